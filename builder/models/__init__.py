@@ -1,0 +1,1 @@
+"""The data that flows: stack, lock, record, profile; frozen, with strict keys."""

@@ -1,0 +1,91 @@
+"""Local settings that are nobody else's business: ``gfx1100.local.yaml`` or GFX1100_* variables, the variable first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.errors import UsageError
+from builder.files import read_text
+from builder.models.base import Data, parse_yaml, validated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# pip, requests and OpenSSL each have a name for "the CA bundle of this host"
+CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+
+
+class Settings(Data):
+    """Settings of one machine.
+
+    Attributes:
+        state_dir: Deployments, watch state, history.
+        cache_dir: Mirrors, wheels, base images.
+        ca_bundle: A PEM file that builds and downloads trust, mounted for the build and never kept in an image.
+        registry: The repository that ``publish`` goes to when ``--to`` is not given.
+        jobs: Compile jobs, instead of the number chosen from cores and memory.
+        pip_config: A pip.conf for the build (mirrors), mounted and never kept.
+        apt_config: An apt.conf snippet for the build (mirrors, proxies), mounted and never kept.
+        apt_mirror: The mirror that base images made from packages come from, instead of debootstrap's own.
+    """
+
+    state_dir: str
+    cache_dir: str
+    ca_bundle: str | None = None
+    registry: str | None = None
+    jobs: int | None = None
+    pip_config: str | None = None
+    apt_config: str | None = None
+    apt_mirror: str | None = None
+
+    @property
+    def state(self) -> Path:
+        """The state folder."""
+        return Path(self.state_dir)
+
+    @property
+    def cache(self) -> Path:
+        """The cache folder."""
+        return Path(self.cache_dir)
+
+
+def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of this machine for a checkout.
+
+    Raises:
+        UsageError: An unknown key or variable, a value that does not fit, a CA bundle that is not there.
+    """
+    env = os.environ if environ is None else environ
+    path = root / "gfx1100.local.yaml"
+    text = read_text(path) if path.exists() else ""
+    value = parse_yaml(text, path) if text.strip() else {}
+    for name, given in env.items():
+        if name.startswith("GFX1100_"):
+            key = name.removeprefix("GFX1100_").lower()
+            value[key] = _number(given, name) if key == "jobs" else given
+    home = Path(env.get("HOME", "/root"))
+    value.setdefault("state_dir", str(Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "gfx1100"))
+    value.setdefault("cache_dir", str(Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "gfx1100"))
+    value.setdefault("ca_bundle", next((env[name] for name in CA_VARIABLES if env.get(name)), None))
+    settings = validated(Settings, value, path, text)
+    for key in ("ca_bundle", "pip_config", "apt_config"):
+        named = getattr(settings, key)
+        if named and not Path(named).is_file():
+            raise UsageError(f"the setting {key} names {named}, which is no file")
+    return settings
+
+
+def proxies(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the proxy variables of this host by their lower-case names."""
+    env = os.environ if environ is None else environ
+    found = {name: env.get(name) or env.get(name.upper(), "") for name in PROXY_VARIABLES}
+    return {name: value for name, value in found.items() if value}
+
+
+def _number(given: str, name: str) -> int:
+    if not given.isdigit() or int(given) < 1:
+        raise UsageError(f"{name} must be a whole number of at least 1, found {given!r}")
+    return int(given)
