@@ -1,0 +1,1 @@
+"""Triton kernels. Each module needs triton; nothing else in the package imports one."""
