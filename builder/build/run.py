@@ -1,0 +1,139 @@
+"""The build of a stack from end to end: stage, preflight, image, verification, record."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import __version__
+from builder.build.image import build_image
+from builder.build.preflight import Needs, preflight
+from builder.engine.base import bootstrap_base
+from builder.engine.buildkit import find_builder
+from builder.errors import BuildError, VerifyError
+from builder.models.record import Record, timestamp, write_record
+from builder.stage.context import Context, Origin, make_context
+from builder.stage.inputs import series_of
+from builder.verify.checks import LABEL
+from builder.verify.run import verify
+
+if TYPE_CHECKING:
+    from builder.console import Console
+    from builder.engine.port import Engine
+    from builder.models.lock import Lock
+    from builder.models.stack import Stack
+    from builder.settings import Settings
+
+
+def build(
+    root: Path,
+    stack: Stack,
+    lock: Lock,
+    *,
+    engine: Engine,
+    origin: Origin,
+    settings: Settings,
+    console: Console,
+    records: Path,
+    no_cache: bool = False,
+    install: bool = False,
+) -> tuple[Record, Path]:
+    """Build a stack into a verified image and write its record.
+
+    Args:
+        root: The checkout.
+        stack: What to build.
+        lock: Its lock.
+        engine: Where to build.
+        origin: What the user asked for instead of what the lock says.
+        settings: Caches, jobs, certificates, mirrors.
+        console: Where progress goes.
+        records: The folder of the records.
+        no_cache: Build every step anew.
+        install: Programs that make a base image may be installed from the distribution.
+
+    Returns:
+        The record and its path.
+
+    Raises:
+        HostError: This host cannot build it; nothing heavy was begun.
+        PatchError: A patch does not apply.
+        BuildError: The build failed.
+        VerifyError: The image is there, and its record says what is wrong with it.
+    """
+    ready = preflight(engine, find_builder(), Needs.of(stack), settings=settings)
+    for line in ready.lines:
+        console.note(f"  {line}")
+    for base in (stack.bases.build, stack.bases.runtime):
+        if base.bootstrap:
+            bootstrap_base(
+                engine, base.bootstrap.suite, cache=settings.cache, mirror=settings.apt_mirror, console=console, install=install
+            )
+    with tempfile.TemporaryDirectory(prefix="gfx1100-") as scratch:
+        context = make_context(root, stack, lock, Path(scratch, "context"), origin=origin, settings=settings)
+        console.step(
+            f"staged {stack.name} {context.version}: {context.context_bytes / 1e6:.1f} MB in {context.seconds:.1f} s"
+        )
+        built = build_image(
+            engine,
+            context.folder,
+            tags=(f"gfx1100/{stack.name}:{context.commit[:12]}",),
+            labels={
+                LABEL + "dockerfile-sha256": context.dockerfile_sha256,
+                LABEL + "context-sha256": context.context_sha256,
+            },
+            settings=settings,
+            jobs=ready.jobs,
+            log=root / "logs" / f"{stack.name}-{timestamp().replace(':', '')}.log",
+            console=console,
+            no_cache=no_cache,
+        )
+    console.step(
+        f"built {built.image_id[:19]} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached"
+    )
+    return _verified(engine, stack, context, built.image_id, root=root, origin=origin, console=console, records=records)
+
+
+def _verified(
+    engine: Engine,
+    stack: Stack,
+    context: Context,
+    image_id: str,
+    *,
+    root: Path,
+    origin: Origin,
+    console: Console,
+    records: Path,
+) -> tuple[Record, Path]:
+    image = engine.image(image_id)
+    if image is None:
+        raise BuildError(
+            f"the engine has no image {image_id} after the build", hint="is something else pruning images?"
+        )
+    found = verify(engine, image, stack, series_of(root, stack, origin.patches))
+    record = Record(
+        format=1,
+        stack=stack.name,
+        created=timestamp(),
+        tool=__version__,
+        lock_sha256=context.lock_sha256,
+        repository=context.repository,
+        ref=context.ref,
+        commit=context.commit,
+        version=context.version,
+        patches=context.patches,
+        dockerfile_sha256=context.dockerfile_sha256,
+        context_sha256=context.context_sha256,
+        image_id=image.id,
+        verification=found,
+    )
+    path = write_record(records, record)
+    failed = [check for check in found.checks if check.status == "failed"]
+    if failed:
+        lines = "\n".join(f"  {check.id}: {check.message}" for check in failed)
+        raise VerifyError(
+            f"the image of {stack.name} failed:\n{lines}", hint=f"its record is {path}; it cannot be published"
+        )
+    console.step(f"verified: {len(found.checks)} checks")
+    return record, path

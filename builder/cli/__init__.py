@@ -1,0 +1,75 @@
+"""The program ``gfx1100``: it parses, calls one function, prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import builder
+from builder.cli import images, patches, serving
+from builder.cli.state import State, find_root
+from builder.console import Console, clean
+from builder.errors import ToolError
+
+app = typer.Typer(
+    name="gfx1100",
+    help="Builds, proves, publishes and serves LLM engine images for the Radeon RX 7900 XTX (gfx1100).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+images.register(app)
+serving.register(app)
+app.add_typer(patches.app)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show details.")] = False,
+    root: Annotated[
+        Path | None, typer.Option("--root", help="The checkout; by default the one that this folder is in.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer questions with yes.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    """Take the global options."""
+    if version:
+        sys.stdout.write(builder.__version__ + "\n")
+        raise typer.Exit
+    context.obj = State(root=find_root(root), console=Console(as_json=as_json, verbose=verbose), yes=yes)
+
+
+def main() -> None:
+    """Run the program and end with the exit code of what happened."""
+    try:
+        app(standalone_mode=True)
+    except ToolError as trouble:
+        sys.exit(_report(trouble))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
+
+def _report(trouble: ToolError) -> int:
+    """Tell an expected failure: as a JSON document when that was asked for, else as text on stderr."""
+    if "--json" in sys.argv[1:]:
+        error: dict[str, Any] = {
+            "code": trouble.exit_code,
+            "class": type(trouble).__name__,
+            "message": trouble.message,
+            "hint": trouble.hint,
+        }
+        sys.stdout.write(json.dumps({"error": error}, indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stderr.write(clean(f"error: {trouble.message}\n" + (f"  next: {trouble.hint}\n" if trouble.hint else "")))
+    return trouble.exit_code

@@ -1,0 +1,1 @@
+"""From a patched tree to a build context: the rendered Dockerfile, the source, and the chain that goes into the image."""

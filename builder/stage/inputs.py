@@ -1,0 +1,55 @@
+"""What a context is made from: the location of the source, the series, and a lock that is moved to another commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.errors import UsageError
+from builder.models.lock import Lock, LockedPatch
+from builder.patching.apply import Facts
+from builder.patching.series import load_series
+from builder.source.folder import repository_of
+from builder.source.version import pinned_version
+
+if TYPE_CHECKING:
+    from builder.models.stack import Stack
+    from builder.patching.series import Series
+    from builder.settings import Settings
+
+
+def series_of(root: Path, stack: Stack, extra: tuple[Path, ...] = ()) -> Series:
+    """Return the series of a stack, with the user's own patches (``patches.local/`` and ``extra``) appended."""
+    local = root / "patches.local"
+    return load_series(root / "patches" / stack.series, extra=(*([local] if local.is_dir() else []), *extra))
+
+
+def locked_patches(series: Series) -> tuple[LockedPatch, ...]:
+    """Return what a lock says of a series."""
+    return tuple(LockedPatch(id=patch.id, file=patch.path.name, sha256=patch.sha256) for patch in series.patches)
+
+
+def source_location(root: Path, stack: Stack, settings: Settings) -> str:
+    """Return where the source of a stack comes from: its URL, or the repository made of its folder."""
+    if stack.source.folder is None:
+        return str(stack.source.repository)
+    return str(repository_of(root / stack.source.folder, cache=settings.cache, ref=stack.source.ref))
+
+
+def at_commit(lock: Lock, commit: str, *, dirty: bool = False) -> Lock:
+    """Return a lock that is moved to another commit, for a build of something else than what is pinned."""
+    return lock.model_copy(update={"commit": commit, "version": pinned_version(commit, dirty=dirty)})
+
+
+def require_resolved(lock: Lock) -> None:
+    """Raise UsageError when a lock still has unresolved entries."""
+    if lock.unresolved():
+        raise UsageError(
+            f"the lock of {lock.stack} has unresolved entries: {', '.join(lock.unresolved())}",
+            hint=f"run `gfx1100 lock {lock.stack}` where the network is",
+        )
+
+
+def facts_of(stack: Stack, commit: str | None = None) -> Facts:
+    """Return what a series may ask about the tree that it meets."""
+    return Facts(repository=stack.source.repository, commit=commit, rocm=stack.rocm, parameters=stack.parameters)

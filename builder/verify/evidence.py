@@ -1,0 +1,133 @@
+"""Gather what the checks look at: the chain that an image carries, the probe's answer, the extensions' code objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import VerifyError
+from builder.models.base import parse_yaml, validated
+from builder.models.lock import Lock
+from builder.objects import read_library
+from builder.verify.checks import CHAIN, Evidence
+from builder.verify.proofs import proof_files
+
+if TYPE_CHECKING:
+    from builder.engine.port import Engine, Image
+    from builder.models.stack import Stack
+    from builder.patching.header import Proof
+    from builder.patching.series import Series
+
+PROBE = Path(__file__).with_name("probe.py")
+CHAIN_LIMIT = 4 << 20
+LIBRARY_LIMIT = 2 << 30
+PROBE_SECONDS = 600.0
+
+
+def gather(engine: Engine, image: Image, stack: Stack, series: Series) -> Evidence:
+    """Look into an image.
+
+    Args:
+        engine: Where it is.
+        image: The image.
+        stack: What it was built from.
+        series: The patches that it was built with.
+
+    Raises:
+        VerifyError: It carries no chain, or the probe could not run in it.
+    """
+    chain = read_chain(engine, image)
+    proofs = _proofs(chain, stack, series)
+    answer = ask(engine, image, stack, [proof for several in proofs.values() for proof in several])
+    paths = sorted({path for found in answer["extensions"].values() for path in found})
+    libraries = engine.read_files(image.id, paths, limit=LIBRARY_LIMIT)
+    objects = {path: read_library(data, name=path) for path, data in libraries.items()}
+    return Evidence(
+        image=image,
+        stack=stack,
+        lock=read_lock(chain),
+        chain=chain,
+        answer=answer,
+        libraries=libraries,
+        objects={
+            pattern: tuple(objects[path] for path in found if path in objects)
+            for pattern, found in answer["extensions"].items()
+        },
+        proofs=proofs,
+    )
+
+
+def read_chain(engine: Engine, image: Image) -> dict[str, bytes]:
+    """Return the files below ``/usr/share/gfx1100`` of an image by relative path: Dockerfile, lock, manifest, patches."""
+    names = ["Dockerfile", "lock.yaml", "manifest.json"]
+    chain = _chain_files(engine, image, names)
+    if "lock.yaml" in chain:
+        chain |= _chain_files(engine, image, [f"patches/{patch.file}" for patch in read_lock(chain).patches])
+    return chain
+
+
+def read_lock(chain: dict[str, bytes]) -> Lock:
+    """Return the lock that an image carries.
+
+    Raises:
+        VerifyError: It carries none.
+    """
+    if "lock.yaml" not in chain:
+        raise VerifyError(
+            f"the image carries no {CHAIN}/lock.yaml", hint="it was not built by this program, so nothing can be proven"
+        )
+    path, text = Path(CHAIN, "lock.yaml"), chain["lock.yaml"].decode(errors="replace")
+    return validated(Lock, parse_yaml(text, path), path, text)
+
+
+def ask(engine: Engine, image: Image, stack: Stack, proofs: list[Proof]) -> dict[str, Any]:
+    """Run the probe in an image and return its answer.
+
+    Raises:
+        VerifyError: It ended with an error, or printed no JSON.
+    """
+    question = {
+        "package": stack.expect.package,
+        "modules": stack.expect.modules,
+        "extensions": stack.expect.extensions,
+        "texts": proof_files(proofs),
+    }
+    output = engine.run_once(
+        image.id,
+        ["python3", "/tmp/probe.py", "/tmp/ask.json"],  # noqa: S108 - inside a container of one process
+        files={"/tmp/probe.py": PROBE.read_bytes(), "/tmp/ask.json": json.dumps(question).encode()},  # noqa: S108
+        timeout=PROBE_SECONDS,
+    )
+    try:
+        answer = json.loads(output.stdout.splitlines()[-1])
+    except (ValueError, IndexError) as trouble:
+        tail = "\n".join((output.stderr or output.stdout).splitlines()[-10:])
+        raise VerifyError(f"the probe ended with status {output.returncode} and no answer:\n{tail}") from trouble
+    if not isinstance(answer, dict):
+        raise VerifyError(f"the probe answered {type(answer).__name__}, not an object")
+    return answer
+
+
+def _chain_files(engine: Engine, image: Image, names: list[str]) -> dict[str, bytes]:
+    found = engine.read_files(image.id, [f"{CHAIN}/{name}" for name in names], limit=CHAIN_LIMIT)
+    return {path.removeprefix(CHAIN + "/"): data for path, data in found.items()}
+
+
+def _proofs(chain: dict[str, bytes], stack: Stack, series: Series) -> dict[str, tuple[Proof, ...]]:
+    """Return the proofs of the patches that were applied or found present; an unneeded one has nothing to show.
+
+    Raises:
+        VerifyError: The image names a patch that the series does not have, so its proof is unknown.
+    """
+    manifest = json.loads(chain.get("manifest.json", b"{}"))
+    outcomes = {str(patch["id"]): patch["outcome"] for patch in manifest.get("patches", [])}
+    parameters = series.parameters(stack.parameters)
+    patches = {patch.id: patch for patch in series.patches}
+    unknown = sorted(outcomes.keys() - patches.keys())
+    if unknown:
+        raise VerifyError(
+            f"the image was built with {', '.join(unknown)}, which the series does not have",
+            hint="verify it from the checkout, and with the --patches, that it was built from",
+        )
+    return {name: patches[name].proofs(parameters) for name, outcome in outcomes.items() if outcome != "unneeded"}
