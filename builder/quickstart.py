@@ -89,17 +89,13 @@ def walk(root: Path, *, settings: Settings, console: Console, install: bool, kee
             records=records,
             install=install,
         )
-        done = publish(
-            engine, record, to=f"{registry}/gfx1100/{STACK}", settings=settings, on_progress=console.detail
-        )
+        done = publish(engine, record, to=f"{registry}/gfx1100/{STACK}", settings=settings, on_progress=console.detail)
         write_record(records, done.record)
         reference = image_reference(done.record)
         console.step(f"published {reference}, {done.pushed_bytes / 1e6:.1f} MB pushed")
         pulled = pull(engine, reference, records=records, settings=settings, on_progress=console.detail)
         console.step(f"pulled {pulled.digest[:19]} by digest; its record agrees")
-        deployment = serve(
-            engine, profile, pulled.image, reference=reference, state=settings.state, console=console
-        )
+        deployment = serve(engine, profile, pulled.image, reference=reference, state=settings.state, console=console)
         console.step(f"{deployment.container} answered a prompt after {deployment.answer.seconds:.1f} s")
         chain = trace(engine, deployment.container, records=records)
     if chain.broken:

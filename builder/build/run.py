@@ -68,7 +68,12 @@ def build(
     for base in (stack.bases.build, stack.bases.runtime):
         if base.bootstrap:
             bootstrap_base(
-                engine, base.bootstrap.suite, cache=settings.cache, mirror=settings.apt_mirror, console=console, install=install
+                engine,
+                base.bootstrap.suite,
+                cache=settings.cache,
+                mirror=settings.apt_mirror,
+                console=console,
+                install=install,
             )
     with tempfile.TemporaryDirectory(prefix="gfx1100-") as scratch:
         context = make_context(root, stack, lock, Path(scratch, "context"), origin=origin, settings=settings)

@@ -28,6 +28,12 @@ serving.register(app)
 app.add_typer(patches.app)
 
 
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer's form
+    if asked:
+        sys.stdout.write(builder.__version__ + "\n")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     context: typer.Context,
@@ -40,12 +46,11 @@ def options(
         Path | None, typer.Option("--root", help="The checkout; by default the one that this folder is in.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Answer questions with yes.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Take the global options."""
-    if version:
-        sys.stdout.write(builder.__version__ + "\n")
-        raise typer.Exit
     context.obj = State(root=find_root(root), console=Console(as_json=as_json, verbose=verbose), yes=yes)
 
 

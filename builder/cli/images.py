@@ -110,7 +110,11 @@ def render(
         if old != text:
             label = path.relative_to(state.root).as_posix()
             diffs.append(
-                "".join(difflib.unified_diff(old.splitlines(True), text.splitlines(True), label, label + " (rendered)"))
+                "".join(
+                    difflib.unified_diff(
+                        old.splitlines(keepends=True), text.splitlines(keepends=True), label, label + " (rendered)"
+                    )
+                )
             )
             if not check:
                 write_atomic(path, text)
@@ -274,7 +278,8 @@ def pull(
             "image_id": done.image.id,
             "stack": done.record.stack,
         },
-        f"{done.digest}, {done.pulled_bytes / 1e6:.1f} MB pulled; record of {done.record.stack} {done.record.version} agrees",
+        f"{done.digest}, {done.pulled_bytes / 1e6:.1f} MB pulled\n"
+        f"its record agrees: {done.record.stack} {done.record.version}",
     )
 
 

@@ -54,7 +54,7 @@ def serve(
     done = deploy(state.engine, wanted, found, reference=reference, state=state.settings.state, console=state.console)
     state.console.result(
         done.as_json(),
-        f"ready after {done.answer.seconds:.1f} s: {done.url} ({done.answer.model})\nasked, it said: {done.answer.text!r}",
+        f"ready after {done.answer.seconds:.1f} s: {done.url}\nasked, {done.answer.model} said: {done.answer.text!r}",
     )
 
 

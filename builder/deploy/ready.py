@@ -152,6 +152,6 @@ def healthy(url: str) -> bool:
     import requests
 
     try:
-        return requests.get(url, timeout=REQUEST_SECONDS).status_code == requests.codes.ok
+        return bool(requests.get(url, timeout=REQUEST_SECONDS).status_code == requests.codes.ok)
     except requests.RequestException:
         return False

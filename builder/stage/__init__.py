@@ -1,1 +1,1 @@
-"""From a patched tree to a build context: the rendered Dockerfile, the source, and the chain that goes into the image."""
+"""From a patched tree to a build context: source, rendered Dockerfile, and the chain that the image carries."""

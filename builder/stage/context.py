@@ -1,4 +1,4 @@
-"""Make the build context: exported source, applied series, rendered Dockerfile, and the chain that the image carries."""
+"""Make the build context: exported source, applied series, rendered Dockerfile, and the image's own chain."""
 
 from __future__ import annotations
 
@@ -174,9 +174,9 @@ def context_sha256(folder: Path) -> tuple[str, int]:
         name = path.relative_to(folder).as_posix()
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            lines.append(f"link {name} {os.readlink(path)}")
+            lines.append(f"link {name} {path.readlink()}")
         elif stat.S_ISREG(mode):
-            lines.append(f"file {name} {mode & 0o111 and 'x' or '-'} {sha256_file(path)}")
+            lines.append(f"file {name} {'x' if mode & 0o111 else '-'} {sha256_file(path)}")
             size += path.stat().st_size
     return sha256("\n".join(lines).encode(errors="surrogateescape")), size
 
@@ -200,8 +200,7 @@ def _records(series: Series, report: Report) -> tuple[PatchRecord, ...]:
             outcome=patch.outcome,
             reason=patch.reason,
             files=tuple(
-                PatchedFile(path=path, before=change.before, after=change.after)
-                for path, change in patch.files.items()
+                PatchedFile(path=path, before=change.before, after=change.after) for path, change in patch.files.items()
             ),
         )
         for patch in report.patches

@@ -1,4 +1,4 @@
-"""What an image must prove: small functions with an id, a title and what they prove; each says ok, failed or skipped."""
+"""What an image must prove: small functions, each with an id, a title and what it proves."""
 
 from __future__ import annotations
 

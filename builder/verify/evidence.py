@@ -38,7 +38,8 @@ def gather(engine: Engine, image: Image, stack: Stack, series: Series) -> Eviden
         VerifyError: It carries no chain, or the probe could not run in it.
     """
     chain = read_chain(engine, image)
-    proofs = _proofs(chain, stack, series)
+    lock = read_lock(chain)
+    proofs = _proofs(chain, lock, stack, series)
     answer = ask(engine, image, stack, [proof for several in proofs.values() for proof in several])
     paths = sorted({path for found in answer["extensions"].values() for path in found})
     libraries = engine.read_files(image.id, paths, limit=LIBRARY_LIMIT)
@@ -46,7 +47,7 @@ def gather(engine: Engine, image: Image, stack: Stack, series: Series) -> Eviden
     return Evidence(
         image=image,
         stack=stack,
-        lock=read_lock(chain),
+        lock=lock,
         chain=chain,
         answer=answer,
         libraries=libraries,
@@ -59,7 +60,7 @@ def gather(engine: Engine, image: Image, stack: Stack, series: Series) -> Eviden
 
 
 def read_chain(engine: Engine, image: Image) -> dict[str, bytes]:
-    """Return the files below ``/usr/share/gfx1100`` of an image by relative path: Dockerfile, lock, manifest, patches."""
+    """Return the files below ``/usr/share/gfx1100`` of an image by relative path."""
     names = ["Dockerfile", "lock.yaml", "manifest.json"]
     chain = _chain_files(engine, image, names)
     if "lock.yaml" in chain:
@@ -114,20 +115,25 @@ def _chain_files(engine: Engine, image: Image, names: list[str]) -> dict[str, by
     return {path.removeprefix(CHAIN + "/"): data for path, data in found.items()}
 
 
-def _proofs(chain: dict[str, bytes], stack: Stack, series: Series) -> dict[str, tuple[Proof, ...]]:
+def _proofs(chain: dict[str, bytes], lock: Lock, stack: Stack, series: Series) -> dict[str, tuple[Proof, ...]]:
     """Return the proofs of the patches that were applied or found present; an unneeded one has nothing to show.
 
     Raises:
-        VerifyError: The image names a patch that the series does not have, so its proof is unknown.
+        VerifyError: The lock names a patch that the series does not have, or of which the manifest says nothing.
     """
-    manifest = json.loads(chain.get("manifest.json", b"{}"))
-    outcomes = {str(patch["id"]): patch["outcome"] for patch in manifest.get("patches", [])}
+    try:
+        manifest = json.loads(chain.get("manifest.json", b"{}"))
+        outcomes = {str(patch["id"]): str(patch["outcome"]) for patch in manifest.get("patches", [])}
+    except (ValueError, KeyError, TypeError, AttributeError) as trouble:
+        raise VerifyError(f"{CHAIN}/manifest.json is damaged: {trouble!r}") from trouble
     parameters = series.parameters(stack.parameters)
     patches = {patch.id: patch for patch in series.patches}
-    unknown = sorted(outcomes.keys() - patches.keys())
-    if unknown:
+    named = [patch.id for patch in lock.patches]
+    if unknown := [name for name in named if name not in patches]:
         raise VerifyError(
             f"the image was built with {', '.join(unknown)}, which the series does not have",
             hint="verify it from the checkout, and with the --patches, that it was built from",
         )
-    return {name: patches[name].proofs(parameters) for name, outcome in outcomes.items() if outcome != "unneeded"}
+    if silent := [name for name in named if name not in outcomes]:
+        raise VerifyError(f"{CHAIN}/manifest.json does not say what became of {', '.join(silent)}")
+    return {name: patches[name].proofs(parameters) for name in named if outcomes[name] != "unneeded"}

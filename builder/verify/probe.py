@@ -1,7 +1,7 @@
 """The probe: one self-contained file that runs inside an image, without network, and prints what it found as JSON.
 
-It needs nothing but the image's own Python. ``python3 probe.py ASK.json`` where ASK.json holds
-``{"package": NAME, "modules": [NAME], "extensions": [GLOB], "texts": [PATH]}``; globs and paths are below site-packages.
+It needs nothing but the image's own Python: ``python3 probe.py ASK.json``, where ASK.json holds
+``{"package": NAME, "modules": [NAME], "extensions": [GLOB], "texts": [PATH]}``, globs and paths below site-packages.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ def site_of(package: str) -> str:
     return sysconfig.get_paths()["purelib"]
 
 
-def distributions() -> list:
+def distributions() -> "list[list[str]]":
     """Return name and version of every installed distribution."""
     found = {(dist.metadata["Name"] or "?", dist.version or "?") for dist in importlib.metadata.distributions()}
     return sorted([name, version] for name, version in found)
@@ -76,12 +76,12 @@ def loaded(path: str) -> str:
     return "ok"
 
 
-def matches(site: str, pattern: str) -> list:
+def matches(site: str, pattern: str) -> "list[str]":
     """Return the files below site-packages that a glob matches, as absolute paths."""
     return sorted(glob.glob(os.path.join(glob.escape(site), pattern), recursive=True))
 
 
-def text_of(site: str, path: str) -> dict:
+def text_of(site: str, path: str) -> "dict[str, str | int]":
     """Return hash, size and text of a file below site-packages, or of an absolute path."""
     full = os.path.join(site, path)
     try:

@@ -9,7 +9,7 @@ from builder.models.record import Verification
 from builder.models.stack import Stack, load_stack
 from builder.stage.inputs import series_of
 from builder.verify.checks import LABEL, run_checks
-from builder.verify.evidence import gather, read_chain, read_lock
+from builder.verify.evidence import gather
 
 if TYPE_CHECKING:
     from pathlib import Path

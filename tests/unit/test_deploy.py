@@ -71,9 +71,7 @@ def ready_within(seconds):
 
 
 def start(engine, profile, what, tmp_path):
-    return serve(
-        engine, profile, what, reference=what.repo_digests[0], state=tmp_path, console=Console()
-    )
+    return serve(engine, profile, what, reference=what.repo_digests[0], state=tmp_path, console=Console())
 
 
 def test_a_deployment_is_ready_only_when_it_has_answered_a_sampled_prompt(profile, server, tmp_path):

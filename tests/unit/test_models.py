@@ -48,7 +48,7 @@ def test_an_unknown_key_deep_inside_is_told_against_its_own_neighbours(tmp_path)
 
 def test_a_bare_short_sha_is_an_error_that_names_the_field(tmp_path):
     path = write(tmp_path, SMOKE.replace("  ref: refs/heads/main", "  ref: refs/heads/main\n  commit: 1234567"))
-    with pytest.raises(UsageError, match="source.commit must be text, found 1234567; put it in quotes"):
+    with pytest.raises(UsageError, match=r"source\.commit must be text, found 1234567; put it in quotes"):
         load_yaml(Stack, path)
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_mapping_of_texts_is_refused_with_its_line(text, message):
 
 
 def test_an_unknown_stack_is_answered_with_the_nearest_one():
-    with pytest.raises(UsageError, match="no stack 'smok' .did you mean 'smoke'"):
+    with pytest.raises(UsageError, match=r"no stack 'smok' .did you mean 'smoke'"):
         load_stack(ROOT, "smok")
 
 
@@ -86,7 +86,7 @@ def test_a_stack_whose_name_is_not_its_files_is_refused(tmp_path):
 
 def test_a_ref_that_is_no_full_name_is_refused(tmp_path):
     path = write(tmp_path, SMOKE.replace("refs/heads/main", "main"))
-    with pytest.raises(UsageError, match="source.ref"):
+    with pytest.raises(UsageError, match=r"source\.ref"):
         load_yaml(Stack, path)
 
 

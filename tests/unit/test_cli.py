@@ -1,0 +1,150 @@
+"""The program: exit codes, JSON alone on stdout, help with an example, and a start that nobody waits for."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from builder import cli
+from builder.cli.state import find_root
+from builder.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+GROUP = typer.main.get_command(cli.app)
+COMMANDS = {
+    **{name: command for name, command in GROUP.commands.items() if not hasattr(command, "commands")},
+    **{
+        f"{name} {below}": command
+        for name, group in GROUP.commands.items()
+        for below, command in getattr(group, "commands", {}).items()
+    },
+}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Return a function that runs the program in this process: exit code, stdout, stderr."""
+    for name in ("STATE", "CACHE"):
+        monkeypatch.setenv(f"GFX1100_{name}_DIR", str(tmp_path / name.lower()))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gfx1100", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_help_is_there_in_under_a_third_of_a_second():
+    times = []
+    for _ in range(3):
+        started = time.monotonic()
+        done = subprocess.run([sys.executable, "-m", "builder", "--help"], cwd=ROOT, capture_output=True, check=True)
+        times.append(time.monotonic() - started)
+    assert b"quickstart" in done.stdout
+    assert min(times) < 0.3
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help_with_an_example(name):
+    assert "Example: gfx1100" in COMMANDS[name].help
+
+
+def test_an_expected_error_is_words_on_stderr_and_its_exit_code(run):
+    code, out, err = run("lock", "nothing", "--check")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: there is no stack 'nothing'")
+
+
+def test_with_json_an_error_is_one_document_on_stdout(run):
+    code, out, _ = run("--json", "lock", "nothing")
+    error = json.loads(out)["error"]
+    assert (code, error["code"], error["class"]) == (2, 2, "UsageError")
+
+
+def test_a_wrong_option_ends_with_2(run):
+    assert run("lock", "--nonsense")[0] == 2
+
+
+def test_the_version_is_printed(run):
+    assert run("--version")[:2] == (0, "0.1.0\n")
+
+
+def test_lock_check_passes_on_the_committed_locks(run):
+    assert run("lock", "smoke", "--check")[0] == 0
+
+
+def test_render_check_passes_on_the_committed_files(run):
+    assert run("render", "--all", "--check")[0] == 0
+
+
+def test_render_needs_a_stack_or_all(run):
+    assert run("render")[0] == 2
+
+
+def test_stage_prints_the_keys_that_scripts_rely_on(run, tmp_path):
+    code, out, _ = run("--json", "stage", "smoke", "-o", str(tmp_path / "context"))
+    made = json.loads(out)
+    assert code == 0
+    assert {
+        "stack",
+        "commit",
+        "version",
+        "patches",
+        "dockerfile_sha256",
+        "context_sha256",
+        "context_bytes",
+        "seconds",
+    } <= set(made)
+    assert {"id", "outcome", "files"} == set(made["patches"][0])
+
+
+def test_patches_are_listed_checked_and_applied(run, tmp_path):
+    run("stage", "smoke", "-o", str(tmp_path / "context"))
+    tree = tmp_path / "context" / "source"
+    assert "smoke-store" in run("patches", "list", "smoke")[1]
+    code, out, _ = run("--json", "patches", "check", "smoke", "--tree", str(tree))
+    assert (code, {patch["outcome"] for patch in json.loads(out)["patches"]}) == (0, {"present"})
+    assert run("patches", "apply", "smoke", "--tree", str(tree))[0] == 0
+
+
+def test_a_patch_that_fails_ends_with_5_and_changes_nothing(run, tmp_path):
+    run("stage", "smoke", "-o", str(tmp_path / "context"))
+    file = tmp_path / "context" / "source" / "smoke_engine" / "defaults.py"
+    file.write_text("nothing\n")
+    code, out, err = run("patches", "apply", "smoke", "--tree", str(tmp_path / "context" / "source"))
+    assert code == 5
+    assert "smoke-max-tokens" in out + err
+    assert file.read_text() == "nothing\n"
+
+
+def test_a_folder_that_is_no_checkout_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="no checkout of this project"):
+        find_root(tmp_path)
+
+
+def test_the_checkout_is_found_from_any_folder_inside(monkeypatch):
+    monkeypatch.chdir(ROOT / "tests" / "unit")
+    assert find_root(None) == ROOT
+
+
+def test_a_serve_without_a_record_says_what_to_run(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("builder.cli.state.State.records", property(lambda _: tmp_path / "records"))
+    code, _, err = run("serve", "smoke", "--dry-run")
+    assert code == 2
+    assert "gfx1100 build smoke" in err
+
+
+def test_a_publish_without_a_target_says_what_to_set(run):
+    code, _, err = run("publish", "smoke")
+    assert code == 2
+    assert "--to" in err
