@@ -1,0 +1,488 @@
+"""The engine's port against a real daemon, a real registry and real builds."""
+
+import io
+import re
+import tarfile
+import time
+import urllib.request
+from pathlib import Path
+
+import docker
+import pytest
+
+from builder.build import image as station
+from builder.build.image import build_image
+from builder.build.preflight import GIB, Needs, preflight
+from builder.console import Console
+from builder.engine import base as bases
+from builder.engine.base import base_reference, bootstrap_base
+from builder.engine.buildkit import find_builder
+from builder.engine.docker import connect
+from builder.engine.port import ContainerSpec
+from builder.errors import BuildError, DeployError, HostError, RegistryError, VerifyError
+
+pytestmark = pytest.mark.engine
+
+LABEL = "org.gfx1100.test"
+NOWHERE = "sha256:" + "0" * 64
+
+
+@pytest.fixture(scope="session")
+def client(engine):
+    """docker-py itself, to look behind the port."""
+    with docker.APIClient(engine.environment["DOCKER_HOST"], version="auto") as found:
+        yield found
+
+
+@pytest.fixture
+def container(engine, base):
+    """Create a container of the base image; removed at the end of the test."""
+    made = []
+
+    def make(*command, **more):
+        spec = ContainerSpec(
+            image=base.id, name=f"gfx1100-test-{len(made)}", command=command, labels={LABEL: "1"}, **more
+        )
+        made.append(engine.create(spec))
+        return made[-1]
+
+    yield make
+    for one in made:
+        engine.remove(one.id)
+
+
+def ours(client):
+    return client.containers(all=True, quiet=True, filters={"label": "org.gfx1100.purpose"})
+
+
+# containers for one question
+
+
+def test_a_program_gets_its_files_and_its_streams_stay_apart(engine, base, client):
+    before = ours(client)
+    got = engine.run_once(
+        base.id,
+        ["sh", "-c", "cat /opt/new/in; echo fault >&2; exit 3"],
+        files={"/opt/new/in": b"given\n"},
+        timeout=60,
+    )
+    assert (got.returncode, got.stdout, got.stderr) == (3, "given\n", "fault\n")
+    assert ours(client) == before
+
+
+def test_a_folder_that_a_file_is_put_into_keeps_its_mode(engine, base):
+    got = engine.run_once(base.id, ["stat", "-c", "%a", "/tmp"], files={"/tmp/in": b""}, timeout=60)
+    assert got.stdout == "1777\n"
+
+
+def test_a_program_has_no_network(engine, base):
+    got = engine.run_once(base.id, ["cat", "/proc/net/dev"], files={}, timeout=60)
+    assert re.findall(r"^ *(\w+):", got.stdout, re.MULTILINE) == ["lo"]
+
+
+def test_a_program_that_the_image_does_not_have_gives_127(engine, base):
+    got = engine.run_once(base.id, ["no-such-program"], files={}, timeout=60)
+    assert got.returncode == 127
+    assert "no-such-program" in got.stderr
+
+
+def test_a_program_that_hangs_is_killed_and_its_container_removed(engine, base, client):
+    before = ours(client)
+    with pytest.raises(VerifyError, match="did not end within 1 s and was killed") as caught:
+        engine.run_once(base.id, ["sh", "-c", "echo here; exec sleep 600"], files={}, timeout=1)
+    assert "here" in caught.value.hint
+    assert ours(client) == before
+
+
+def test_files_are_read_without_running_anything_and_links_stay_inside_the_image(engine, base):
+    asked = ["/etc/os-release", "/bin/sh", "/no/such", "/etc"]
+    got = engine.read_files(base.id, asked, limit=1 << 22)
+    assert sorted(got) == ["/bin/sh", "/etc/os-release"]
+    assert b"trixie" in got["/etc/os-release"]
+    assert got["/bin/sh"].startswith(b"\x7fELF")
+
+
+def test_a_file_larger_than_its_bound_is_refused(engine, base):
+    with pytest.raises(VerifyError, match=r"/usr/bin/dpkg has \d+ bytes, more than the 1000"):
+        engine.read_files(base.id, ["/usr/bin/dpkg"], limit=1000)
+
+
+def test_an_image_that_is_not_there_is_none_and_running_it_is_an_error(engine):
+    assert engine.image("gfx1100-test/none:1") is None
+    with pytest.raises(HostError, match="No such image") as caught:
+        engine.run_once("gfx1100-test/none:1", ["true"], files={}, timeout=60)
+    assert "build or pull it first" in caught.value.hint
+
+
+# containers that serve
+
+
+def test_a_container_is_made_as_it_was_asked_for_and_no_looser(container, client, tmp_path):
+    made = container(
+        "sleep",
+        "600",
+        environment={"A": "b"},
+        ports={80: ("127.0.0.1", 0)},
+        mounts={tmp_path: ("/in", True)},
+        devices=("/dev/null",),
+        groups=(44, 992),
+        shm_bytes=128 << 20,
+        memory_bytes=256 << 20,
+    )
+    told = client.inspect_container(made.id)
+    limits = told["HostConfig"]
+    assert made.state == "created"
+    assert made.shm_bytes == 128 << 20
+    assert limits["Init"] is True
+    assert limits["Privileged"] is False
+    assert limits["SecurityOpt"] == ["no-new-privileges"]
+    assert limits["GroupAdd"] == ["44", "992"]
+    assert limits["Devices"] == [
+        {"PathOnHost": "/dev/null", "PathInContainer": "/dev/null", "CgroupPermissions": "rwm"}
+    ]
+    assert limits["RestartPolicy"]["Name"] in {"", "no"}
+    assert limits["Memory"] == 256 << 20
+    assert [(mount["Destination"], mount["RW"]) for mount in told["Mounts"]] == [("/in", False)]
+    assert "A=b" in told["Config"]["Env"]
+
+
+def test_the_restart_policy_is_set_only_when_asked_and_taken_back(engine, container, client):
+    made = container("sleep", "600")
+    engine.start(made.id)
+    for always, name in ((True, "unless-stopped"), (False, "no")):
+        engine.keep_running(made.id, always=always)
+        assert client.inspect_container(made.id)["HostConfig"]["RestartPolicy"]["Name"] == name
+
+
+def test_output_is_followed_to_the_end_and_its_last_lines_can_be_asked_for(engine, container):
+    made = container("sh", "-c", "echo one; echo zwei-\N{LATIN SMALL LETTER U WITH DIAERESIS}; printf end")
+    engine.start(made.id)
+    assert list(engine.follow(made.id)) == ["one", "zwei-\N{LATIN SMALL LETTER U WITH DIAERESIS}", "end"]
+    assert engine.logs(made.id, tail=1) == "end"
+
+
+def test_following_can_stop_while_the_container_runs_on(engine, container):
+    made = container("sh", "-c", "echo one; exec sleep 600")
+    engine.start(made.id)
+    lines = engine.follow(made.id)
+    assert next(lines) == "one"
+    lines.close()
+    assert engine.container(made.id).state == "running"
+
+
+def test_a_stopped_container_says_how_it_ended(engine, container):
+    made = container("sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done")
+    engine.start(made.id)
+    assert next(engine.follow(made.id)) == "ready"
+    engine.stop(made.id, timeout=30)
+    found = engine.container(made.id)
+    assert (found.state, found.exit_code, found.out_of_memory) == ("exited", 7, False)
+    assert found.started_at
+
+
+def test_a_container_killed_for_memory_says_so(engine, container):
+    made = container("sh", "-c", "head -c 200m /dev/zero | tail", memory_bytes=32 << 20)
+    engine.start(made.id)
+    list(engine.follow(made.id))
+    assert engine.container(made.id).state == "exited"
+    assert engine.container(made.id).out_of_memory
+
+
+def test_files_that_a_container_added_or_changed_are_seen(engine, container):
+    made = container("sh", "-c", "echo x >/etc/motd; echo y >/new; rm /etc/issue")
+    engine.start(made.id)
+    list(engine.follow(made.id))
+    changed = engine.changes(made.id)
+    assert {"/etc/motd", "/new"} <= set(changed)
+    assert "/etc/issue" not in changed
+
+
+def test_containers_are_found_by_label_and_by_their_exact_name_alone(engine, container):
+    made = container("sleep", "600")
+    assert [one.id for one in engine.containers(f"{LABEL}=1")] == [made.id]
+    assert engine.containers(f"{LABEL}=2") == []
+    assert engine.container("gfx1100-test-0").id == made.id
+    assert engine.container(made.id[:5]) is None
+    engine.rename(made.id, "gfx1100-test-renamed")
+    assert engine.container("gfx1100-test-0") is None
+    assert engine.container("gfx1100-test-renamed").id == made.id
+
+
+def test_a_name_that_is_taken_and_a_device_that_is_missing_are_told_in_the_engines_words(engine, container):
+    made = container("sleep", "600")
+    with pytest.raises(DeployError, match=r"already in use"):
+        engine.create(ContainerSpec(image=made.image_id, name=made.name, command=("true",)))
+    lacking = container("true", devices=("/dev/no-such-kfd",))
+    with pytest.raises(DeployError, match="/dev/no-such-kfd"):
+        engine.start(lacking.id)
+
+
+# images and the registry
+
+
+def test_what_was_pushed_is_pulled_by_its_digest_and_is_the_same_image(engine, base, registry):
+    repository = f"{registry}/gfx1100-test/push"
+    engine.tag(base.id, repository, "one")
+    told = []
+    digest = engine.push(repository, "one", on_progress=told.append)
+    with urllib.request.urlopen(f"http://{registry}/v2/gfx1100-test/push/manifests/{digest}") as answer:
+        assert answer.headers["Docker-Content-Digest"] == digest
+    assert any("pushed" in line for line in told)
+    assert engine.remote_digest(f"{repository}@{digest}") == digest
+    engine.untag(f"{repository}:one")
+    pulled = engine.pull(repository, digest, on_progress=told.append)
+    assert pulled.id == base.id
+    assert f"{repository}@{digest}" in pulled.repo_digests
+    engine.untag(f"{repository}@{digest}")
+    assert engine.image(f"{repository}@{digest}") is None
+
+
+def test_a_digest_that_the_registry_does_not_have_is_an_error_of_its_own(engine, registry):
+    with pytest.raises(RegistryError, match=r"not found|unknown") as caught:
+        engine.pull(f"{registry}/gfx1100-test/none", NOWHERE, on_progress=print)
+    assert "never pushed" in caught.value.hint
+    with pytest.raises(RegistryError):
+        engine.remote_digest(f"{registry}/gfx1100-test/none@{NOWHERE}")
+
+
+def test_a_registry_that_does_not_answer_fails_push_and_pull(engine, base):
+    engine.tag(base.id, "127.0.0.1:1/x", "y")
+    try:
+        with pytest.raises(RegistryError, match="connection refused") as caught:
+            engine.push("127.0.0.1:1/x", "y", on_progress=print)
+        assert "cannot be reached" in caught.value.hint
+        with pytest.raises(RegistryError, match="connection refused"):
+            engine.pull("127.0.0.1:1/x", NOWHERE, on_progress=print)
+    finally:
+        engine.untag("127.0.0.1:1/x:y")
+
+
+def test_a_push_of_an_image_that_is_not_there_fails(engine, registry):
+    with pytest.raises(RegistryError, match="does not exist locally"):
+        engine.push(f"{registry}/gfx1100-test/absent", "one", on_progress=print)
+
+
+def test_an_import_keeps_labels_with_any_character(engine, names, tmp_path):
+    with tarfile.open(tmp_path / "root.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("hello"), io.BytesIO())
+    labels = {"plain": "x", "odd": "a \"b\" $HOME \\n 'c' = d", "empty": ""}
+    made = engine.import_image(tmp_path / "root.tar", f"{names[0]}:test", labels=labels)
+    assert made.labels == labels
+    assert made.tags == (f"{names[0]}:test",)
+
+
+def test_taking_a_name_that_is_not_there_is_fine_and_the_last_name_takes_the_image(engine, names, tmp_path):
+    with tarfile.open(tmp_path / "root.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("other"), io.BytesIO())
+    made = engine.import_image(tmp_path / "root.tar", f"{names[0]}:test", labels={})
+    engine.untag(f"{names[0]}:test")
+    engine.untag(f"{names[0]}:test")
+    assert engine.image(made.id) is None
+
+
+# the base image
+
+
+def test_the_base_comes_back_from_the_cache_without_another_bootstrap(engine, base, settings, monkeypatch):
+    monkeypatch.setattr(bases, "_make", lambda *_, **__: pytest.fail("it lies in the cache"))
+    before = time.monotonic()
+    same = bootstrap_base(engine, "trixie", cache=settings.cache, mirror=None, console=Console())
+    assert same.id == base.id
+    assert time.monotonic() - before < 1
+    assert same.labels == {bases.RECIPE_LABEL: bases.recipe_sha256("trixie")}
+
+
+def test_the_base_holds_nothing_of_the_host_that_made_it(engine, base):
+    look = "ls /var/lib/apt/lists /var/cache/apt /var/log; cat /etc/apt/sources.list; ls /etc/machine-id /dev"
+    got = engine.run_once(base.id, ["sh", "-c", look], files={}, timeout=60)
+    assert f"deb {bases.MIRROR} trixie main" in got.stdout
+    assert "Packages" not in got.stdout
+    assert "cannot access '/etc/machine-id'" in got.stderr
+
+
+# builds
+
+
+@pytest.fixture
+def build(engine, base, settings, names, tmp_path):
+    """Build a Dockerfile of some instructions on the base image."""
+    (tmp_path / "context").mkdir()
+
+    def run(*instructions, base_image=None, **more):
+        (tmp_path / "context" / "Dockerfile").write_text(
+            "\n".join([f"FROM {base_image or base_reference('trixie')}", *instructions, ""])
+        )
+        plain = {"settings": settings, "jobs": 2, "log": tmp_path / "logs" / "build.log", "console": Console()}
+        return build_image(engine, tmp_path / "context", tags=[f"{names[0]}:test"], **{**plain, **more})
+
+    return run
+
+
+def unique(text="x"):
+    """Return an instruction that no earlier build can have cached."""
+    return f"RUN echo {time.time_ns()} {text}"
+
+
+def test_an_image_is_built_named_labelled_and_counted(engine, build, names):
+    built = build(unique(), "RUN true", "COPY Dockerfile /", labels={"odd": 'a "b" $c'})
+    image = engine.image(f"{names[0]}:test")
+    assert image.id == built.image_id
+    assert image.labels["odd"] == 'a "b" $c'
+    assert built.steps == 3
+    assert build(labels={"odd": "other"}).steps == 0
+
+
+def test_the_second_build_takes_every_step_from_the_cache_unless_told_not_to(build):
+    steps = (unique(), "RUN true")
+    assert build(*steps).cached_steps == 0
+    assert build(*steps).cached_steps == 2
+    assert build(*steps, no_cache=True).cached_steps == 0
+
+
+SECRETS = (
+    "RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt "
+    "--mount=type=secret,id=pip,target=/etc/pip.conf "
+    "--mount=type=secret,id=apt,target=/etc/apt/apt.conf.d/90gfx1100 --mount=type=secret,id=jobs "
+    "cat /etc/ssl/certs/ca-certificates.crt /etc/pip.conf /etc/apt/apt.conf.d/90gfx1100 /run/secrets/jobs "
+    "| sha256sum > /seen"
+)
+
+
+@pytest.fixture
+def secret_settings(settings, tmp_path):
+    """Settings with a bundle, a pip.conf and an apt.conf of one marked word each."""
+    paths = {key: tmp_path / key for key in ("ca_bundle", "pip_config", "apt_config")}
+    for path in paths.values():
+        path.write_text("# made-up-secret\n")
+    return settings.model_copy(update={key: str(path) for key, path in paths.items()})
+
+
+def layers(client, image_id):
+    """Return all bytes of an image as the engine saves it: its layers, its configuration, its history."""
+    return b"".join(client.get_image(image_id))
+
+
+def test_local_settings_reach_a_step_and_leave_no_trace(engine, build, client, secret_settings):
+    import hashlib
+
+    built = build(unique(), SECRETS, settings=secret_settings, jobs=7)
+    seen = engine.read_files(built.image_id, ["/seen"], limit=100)["/seen"]
+    assert seen.split()[0].decode() == hashlib.sha256(b"# made-up-secret\n" * 3 + b"7\n").hexdigest()
+    everything = layers(client, built.image_id)
+    assert b"made-up-secret" not in everything
+    mounted = [
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pip.conf",
+        "/etc/apt/apt.conf.d/90gfx1100",
+        "/run/secrets/jobs",
+    ]
+    assert engine.read_files(built.image_id, mounted, limit=100) == {}
+
+
+def test_other_jobs_and_other_certificates_hit_the_cache(build, secret_settings):
+    steps = (unique(), SECRETS)
+    build(*steps, settings=secret_settings, jobs=7)
+    Path(secret_settings.ca_bundle).write_text("# another\n")
+    assert build(*steps, settings=secret_settings, jobs=2).cached_steps == 2
+    assert build(*steps, settings=secret_settings.model_copy(update={"pip_config": None})).cached_steps == 2
+
+
+def test_proxies_reach_a_step_in_both_cases_and_leave_no_trace(build, engine, client, monkeypatch, tmp_path):
+    monkeypatch.setenv("http_proxy", "http://user:made-up-secret@127.0.0.1:9")
+    steps = (unique(), 'RUN test "$http_proxy" = "$HTTP_PROXY" && echo "$http_proxy" | sha256sum > /seen')
+    built = build(*steps)
+    assert b"made-up-secret" not in layers(client, built.image_id)
+    assert "made-up-secret" not in (tmp_path / "logs" / "build.log").read_text()
+    assert not [line for line in engine.image(built.image_id).environment if "proxy" in line.lower()]
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:10")
+    assert build(*steps).cached_steps == 2
+
+
+FAILURES = {
+    "memory": "RUN sh -c 'kill -9 $$'; for i in 1 2 3; do echo after $i; done; exit 1",
+    "space": "RUN dd if=/dev/zero of=/dev/full count=1",
+    "network": "RUN --network=none true && apt-get -o Acquire::Retries=0 -o APT::Update::Error-Mode=any "
+    "-o Acquire::http::Proxy=http://127.0.0.1:9 update",
+    "compile": "RUN echo '/s/a.hip:3:5: error: use of undeclared identifier'; exit 1",
+    "guard": "RUN echo 'gfx1100-guard: torch is 2.13.0, not 2.13.0+rocm7.2' >&2; exit 1",
+    "patch": "RUN echo 'error: patch failed: a.py:3' >&2; exit 1",
+    "unknown": "RUN echo nothing known; exit 4",
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAILURES if kind != "network"])
+def test_a_failed_build_names_step_class_lines_next_step_and_log(build, tmp_path, kind):
+    with pytest.raises(BuildError, match=rf"\[2/2\] RUN .* failed \({kind}\): exit code: \d") as caught:
+        build(FAILURES[kind])
+    assert caught.value.hint
+    log = tmp_path / "logs" / "build.log"
+    assert caught.value.message.splitlines()[-1] == f"log: {log}"
+    printed = [line.strip() for line in caught.value.message.splitlines()[1:-1]]
+    assert printed
+    assert all(line in log.read_text() for line in printed)
+
+
+def test_a_step_that_ends_with_137_is_out_of_memory_without_any_word_about_it(build):
+    with pytest.raises(BuildError, match=r"failed \(memory\): exit code: 137") as caught:
+        build("RUN exit 137")
+    assert "--jobs" in caught.value.hint
+
+
+def test_a_network_fault_is_tried_again_with_the_finished_layers_kept(build, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(station, "RETRY_SECONDS", (0.0, 0.0))
+    step = FAILURES["network"].replace("--network=none true && ", "")
+    with pytest.raises(BuildError, match=r"failed \(network\)"):
+        build(unique("finished"), step)
+    assert capsys.readouterr().err.count("finished layers are kept") == 2
+    log = (tmp_path / "logs" / "build.log").read_text()
+    assert log.count("# ended with status 1") == 3
+    assert log.count(" CACHED") >= 2
+
+
+def test_a_base_image_that_is_gone_has_a_message_of_its_own(build, registry):
+    with pytest.raises(BuildError, match=r"load metadata for .* failed \(base\)") as caught:
+        build("RUN true", base_image=f"{registry}/gfx1100-test/gone@{NOWHERE}")
+    assert "lock STACK --update" in caught.value.hint
+
+
+def test_a_dockerfile_that_does_not_parse_shows_the_parsers_words(build):
+    with pytest.raises(BuildError, match="unknown instruction"):
+        build("RUNN true")
+
+
+def test_a_long_silent_step_says_what_it_waits_for(build, monkeypatch, capsys):
+    monkeypatch.setattr(station, "HEARTBEAT_SECONDS", 0.2)
+    build("RUN --mount=type=tmpfs,target=/x " + unique("; sleep 1").removeprefix("RUN "))
+    assert re.search(r"waiting for \[2/2\] RUN echo \d+", capsys.readouterr().err)
+
+
+def test_steps_run_without_a_network_when_asked(build):
+    with pytest.raises(BuildError, match="only lo"):
+        build("RUN test $(ls /sys/class/net | wc -l) -gt 1 || { echo only lo; exit 1; }", network="none")
+
+
+# the host
+
+
+def test_a_real_host_is_measured_and_an_impossible_need_refused(engine, base, settings):
+    ready = preflight(engine, find_builder(), Needs(free_bytes=1, free_inodes=1, suites=("trixie",)), settings)
+    assert ready.jobs >= 1
+    assert f"base: {base_reference('trixie')} is here" in ready.lines
+    with pytest.raises(HostError, match=r"space: .* make room"):
+        preflight(engine, find_builder(), Needs(free_bytes=1 << 60, free_inodes=1), settings)
+
+
+def test_a_remote_engine_is_measured_inside_a_container(engine, base, settings, monkeypatch):
+    monkeypatch.setattr(engine, "environment", {"DOCKER_HOST": "ssh://elsewhere"})
+    ready = preflight(engine, find_builder(), Needs(free_bytes=GIB, free_inodes=1, suites=("trixie",)), settings)
+    assert any(re.match(r"space: \d+ GiB free at .* of docker", line) for line in ready.lines)
+
+
+def test_the_engine_says_its_name_version_and_address(engine):
+    assert re.fullmatch(r"(docker|podman) \d+\.\S+ at \S+", connect().name)
+    assert connect().name == engine.name
+
+
+def test_an_engine_that_does_not_answer_is_a_matter_of_the_host():
+    with pytest.raises(HostError, match=r"the container engine at tcp://127\.0\.0\.1:1 \(DOCKER_HOST\) was lost"):
+        connect({"DOCKER_HOST": "tcp://127.0.0.1:1"})
