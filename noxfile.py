@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import nox
 
 nox.needs_version = ">=2024.10.9"
