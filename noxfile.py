@@ -72,6 +72,12 @@ def serve(session: nox.Session) -> None:
     program(session, "serve")
 
 
+@nox.session(name="fix-checkpoint")
+def fix_checkpoint(session: nox.Session) -> None:
+    """Rewrite a checkpoint's MTP rules in a sibling folder: ``nox -s fix-checkpoint -- DIR``."""
+    program(session, "checkpoint", "fix")
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check format, style, Dockerfiles, shell, YAML and workflows."""

@@ -14,7 +14,7 @@ from builder.errors import ToolError, UsageError
 ABOUT = "Tell whether a checkpoint's MTP layer loads, and rewrite its quantisation rules when it does not."
 ACTIONS = ("inspect", "fix")
 EXAMPLE = (
-    "example: docker run --rm --user 1000:1000 -v /models:/models IMAGE python3 -m builder.checkpoint fix /models/M"
+    "example: docker run --rm --user 1000:1000 -v /models:/models --entrypoint gfx1100-checkpoint IMAGE fix /models/M"
 )
 
 

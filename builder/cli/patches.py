@@ -25,19 +25,30 @@ PatchesOption = Annotated[
 
 @app.command(name="list")
 def list_patches(context: typer.Context, stack: StackName, *, patches: PatchesOption = None) -> None:
-    """List the series of a stack: id, title and when a patch goes.
+    """List the series of a stack and the rewrites of checkpoints: id, title and when a patch goes.
 
     Example: gfx1100 patches list sglang
     """
     from builder.models.stack import load_stack
+    from builder.patching.series import load_checkpoint_patches
     from builder.stage.inputs import series_of
 
     state: State = context.obj
     series = series_of(state.root, load_stack(state.root, stack), tuple(patches or ()))
-    rows = [(patch.id, patch.header.title, patch.header.retire_when) for patch in series.patches]
+    headers = [patch.header for patch in series.patches]
+    rewrites = load_checkpoint_patches(state.root / "patches" / "checkpoint")
+    rows = [
+        *((header.id, "source", header.title, header.retire_when) for header in headers),
+        *((patch.header.id, "off", patch.header.title, patch.header.retire_when) for patch in series.off),
+        *((header.id, "checkpoint", header.title, header.retire_when) for header in rewrites),
+    ]
     state.console.result(
-        {"patches": [{"id": patch.id, "sha256": patch.sha256, "file": patch.path.name} for patch in series.patches]},
-        table(["patch", "title", "retire when"], rows),
+        {
+            "patches": [{"id": patch.id, "sha256": patch.sha256, "file": patch.path.name} for patch in series.patches],
+            "off": [patch.id for patch in series.off],
+            "checkpoint": [header.id for header in rewrites],
+        },
+        table(["patch", "kind", "title", "retire when"], rows),
     )
 
 

@@ -132,6 +132,7 @@ class Stack(Data):
         wheels: Wheels that are installed before the engine.
         build_requirements: What the engine's build imports, pinned apart from the engine's own requirement files.
         series: The folder below ``patches/``.
+        enable: Patches of the series that are off by default and wanted all the same.
         parameters: Whole numbers that patches may use.
         expect: What the image must hold.
     """
@@ -148,6 +149,7 @@ class Stack(Data):
     wheels: tuple[Wheel, ...] = ()
     build_requirements: tuple[str, ...] = ()
     series: Name
+    enable: tuple[Name, ...] = ()
     parameters: dict[str, int] = Field(default_factory=dict)
     expect: Expect
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -233,6 +233,18 @@ class Header(Data):
     assume: tuple[Assumption, ...] = ()
     unneeded_when: tuple[Unneeded, ...] = ()
     proof: Annotated[tuple[Proof, ...], Field(min_length=1)]
+
+
+class CheckpointPatch(Header):
+    """A rewrite of a checkpoint's rules, which :mod:`builder.checkpoint` makes; here only for what it says of itself.
+
+    Attributes:
+        kind: What tells it from a patch of a source tree.
+        rules: The rule that each quantisation method gets.
+    """
+
+    kind: Literal["checkpoint"]
+    rules: dict[str, dict[str, Any]]
 
 
 class Edit(Data):

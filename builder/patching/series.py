@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
 from builder.files import inside, read_bytes, read_text, sha256
-from builder.models.base import nearest, parse_yaml, validated
+from builder.models.base import load_yaml, nearest, parse_yaml, validated
 from builder.patching.diffs import FileDiff, parse_diff
-from builder.patching.header import PLACEHOLDER, Edit, EditPatch, Header, Parameter, Proof, render
+from builder.patching.header import PLACEHOLDER, CheckpointPatch, Edit, EditPatch, Header, Parameter, Proof, render
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -114,6 +114,11 @@ def load_series(folder: Path, *, extra: Sequence[Path] = (), enable: Collection[
     _require_order(chosen)
     _require_one_meaning(patches)
     return Series(patches=tuple(chosen), off=tuple(patch for patch in patches if patch not in chosen))
+
+
+def load_checkpoint_patches(folder: Path) -> list[CheckpointPatch]:
+    """Return the rewrites of checkpoints that a folder's ``series`` names; raises UsageError like load_series."""
+    return [load_yaml(CheckpointPatch, path) for path in _listed(folder)]
 
 
 def _listed(folder: Path) -> list[Path]:

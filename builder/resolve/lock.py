@@ -64,8 +64,8 @@ def resolve(
 
 
 def stack_sha256(stack: Stack) -> str:
-    """Return the hash of a stack's canonical form."""
-    return sha256(canonical_json(stack.model_dump(mode="json")))
+    """Return the hash of what a stack says; a key that it leaves at its default does not count."""
+    return sha256(canonical_json(stack.model_dump(mode="json", exclude_defaults=True)))
 
 
 def stale(root: Path, stack: Stack, lock: Lock, *, settings: Settings) -> list[str]:

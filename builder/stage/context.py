@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import builder
 from builder.errors import UsageError
 from builder.files import canonical_json, fresh_folder, sha256, sha256_file
 from builder.models.record import PatchedFile, PatchRecord
@@ -132,7 +134,7 @@ def make_context(root: Path, stack: Stack, lock: Lock, output: Path, *, origin: 
     dockerfile = render(root, stack, lock)
     with fresh_folder(output) as folder:
         exported = export(source, commit, folder / "source", allow_missing=origin.allow_missing)
-        report = apply(series, folder / "source", facts_of(stack, commit))
+        report = apply(series, folder / "source", facts_of(stack, source, commit))
         report.require_success()
         manifest = {
             "stack": stack.name,
@@ -144,6 +146,7 @@ def make_context(root: Path, stack: Stack, lock: Lock, output: Path, *, origin: 
         }
         (folder / "Dockerfile").write_text(dockerfile)
         _write_chain(folder / "chain", lock, series, manifest)
+        _write_tools(folder / "tools")
         _write_pins(folder / "pins", root, stack, lock)
         _set_times(folder, int(exported.commit_time.timestamp()))
         digest, size = context_sha256(folder)
@@ -214,6 +217,19 @@ def _write_chain(folder: Path, lock: Lock, series: Series, manifest: dict[str, A
     (folder / "manifest.json").write_text(canonical_json(manifest))
     for patch in series.patches:
         (folder / "patches" / patch.path.name).write_bytes(patch.path.read_bytes())
+
+
+def _write_tools(folder: Path) -> None:
+    """Write the checkpoint fixer as it lies in the image, so that a GPU host needs nothing but the image to run it."""
+    package = Path(builder.__file__).parent
+    library = folder / "usr/local/lib/gfx1100/builder"
+    shutil.copytree(package / "checkpoint", library / "checkpoint", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "errors.py", "files.py"):
+        (library / name).write_bytes((package / name).read_bytes())
+    program = folder / "usr/local/bin/gfx1100-checkpoint"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nPYTHONPATH=/usr/local/lib/gfx1100 exec python3 -m builder.checkpoint "$@"\n')
+    program.chmod(0o755)
 
 
 def _write_pins(folder: Path, root: Path, stack: Stack, lock: Lock) -> None:

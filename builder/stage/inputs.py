@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from builder.models.stack import Stack
     from builder.patching.series import Series
     from builder.settings import Settings
+    from builder.source.repository import Source
 
 
 def series_of(root: Path, stack: Stack, extra: tuple[Path, ...] = ()) -> Series:
     """Return the series of a stack, with the user's own patches (``patches.local/`` and ``extra``) appended."""
     local = root / "patches.local"
-    return load_series(root / "patches" / stack.series, extra=(*([local] if local.is_dir() else []), *extra))
+    folders = (*([local] if local.is_dir() else []), *extra)
+    return load_series(root / "patches" / stack.series, extra=folders, enable=stack.enable)
 
 
 def locked_patches(series: Series) -> tuple[LockedPatch, ...]:
@@ -50,6 +52,12 @@ def require_resolved(lock: Lock) -> None:
         )
 
 
-def facts_of(stack: Stack, commit: str | None = None) -> Facts:
-    """Return what a series may ask about the tree that it meets."""
-    return Facts(repository=stack.source.repository, commit=commit, rocm=stack.rocm, parameters=stack.parameters)
+def facts_of(stack: Stack, source: Source | None = None, commit: str | None = None) -> Facts:
+    """Return what a series may ask about the tree that it meets; without a source the tree's history is unknown."""
+    return Facts(
+        repository=stack.source.repository,
+        commit=commit,
+        rocm=stack.rocm,
+        parameters=stack.parameters,
+        is_ancestor=source.is_ancestor if source else None,
+    )

@@ -6,7 +6,6 @@ It needs nothing but the image's own Python: ``python3 probe.py ASK.json``, wher
 
 import ctypes
 import glob
-import hashlib
 import importlib
 import importlib.metadata
 import json
@@ -31,7 +30,7 @@ def main() -> None:
         "modules": {name: imported(name) for name in ask["modules"]},
         "extensions": {pattern: matches(site, pattern) for pattern in ask["extensions"]},
         "loads": {path: loaded(path) for pattern in ask["extensions"] for path in matches(site, pattern)},
-        "texts": {path: text_of(site, path) for path in ask["texts"]},
+        "texts": {pattern: {path: text_of(path) for path in matches(site, pattern)} for pattern in ask["texts"]},
     }
     json.dump(answer, sys.stdout)
 
@@ -77,19 +76,17 @@ def loaded(path: str) -> str:
 
 
 def matches(site: str, pattern: str) -> "list[str]":
-    """Return the files below site-packages that a glob matches, as absolute paths."""
+    """Return the files that an absolute glob, or one below site-packages, matches, as absolute paths."""
     return sorted(glob.glob(os.path.join(glob.escape(site), pattern), recursive=True))
 
 
-def text_of(site: str, path: str) -> "dict[str, str | int]":
-    """Return hash, size and text of a file below site-packages, or of an absolute path."""
-    full = os.path.join(site, path)
+def text_of(path: str) -> "dict[str, str]":
+    """Return a file's text, or why it cannot be read; only its first 8 MiB are looked at."""
     try:
-        with open(full, "rb") as file:
-            data = file.read(TEXT_LIMIT + 1)
+        with open(path, "rb") as file:
+            return {"text": file.read(TEXT_LIMIT).decode("utf-8", "replace")}
     except OSError as trouble:
         return {"error": trouble.strerror or "unreadable"}
-    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "text": data.decode("utf-8", "replace")}
 
 
 if __name__ == "__main__":

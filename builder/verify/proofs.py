@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from builder.objects.code import count_dwords
@@ -26,42 +28,54 @@ def missing_proofs(evidence: Evidence) -> list[str]:
 
 
 def _faults(evidence: Evidence, proofs: tuple[Proof, ...]) -> Iterator[str]:
+    shown = 0
     for proof in proofs:
         if proof.text is not None:
-            yield _text_fault(evidence, proof, proof.text)
-        elif proof.isa is not None and proof.code is not None:
-            yield _code_fault(evidence, proof, proof.isa, proof.code)
+            shown += 1
+            yield _count_fault(proof, f"{proof.text.strip()!r}", _texts(evidence, proof, proof.text))
         elif proof.symbol is not None:
-            yield _symbol_fault(evidence, proof, proof.symbol)
+            shown += 1
+            yield _count_fault(proof, f"the symbol {proof.symbol}", _symbols(evidence, proof, proof.symbol))
+        elif proof.isa is not None and proof.code is not None:
+            shown += 1
+            what = f"the dword {proof.code} in the machine code of {proof.isa}"
+            yield _count_fault(proof, what, _dwords(evidence, proof, proof.isa, proof.code))
+    if not shown:
+        yield "it has no proof that an image can show (a text, a symbol, or a code of isa)"
 
 
-def _text_fault(evidence: Evidence, proof: Proof, text: str) -> str:
-    found = evidence.answer["texts"].get(proof.file, {})
-    if "text" not in found:
-        return f"{proof.file} cannot be read: {found.get('error', 'not there')}"
-    count = found["text"].replace("\r\n", "\n").count(text)
-    if count == (proof.count or count):
-        return "" if count else f"{text.strip()!r} is not in {proof.file}"
-    return f"{text.strip()!r} stands {count} times in {proof.file}, not {proof.count}"
-
-
-def _code_fault(evidence: Evidence, proof: Proof, kernel: str, code: str) -> str:
-    libraries = [
-        (path, data)
-        for path, data in evidence.libraries.items()
-        if proof.file is None or path.endswith("/" + proof.file) or path == proof.file
-    ]
-    if not libraries:
-        return f"no library {proof.file} to look for {kernel} in"
-    count = sum(count_dwords(data, kernel, code, name=path) for path, data in libraries)
+def _count_fault(proof: Proof, what: str, counts: dict[str, int]) -> str:
+    """Return what is wrong with how often a proof was found, by file; empty when nothing is."""
+    count = sum(counts.values())
+    if not counts:
+        return f"{what}: no file {proof.file or 'of the extensions'} to look in"
     if count == (proof.count or count) and count:
         return ""
-    return f"the machine code of {kernel} has the dword {code} {count} times, not {proof.count or 'at least once'}"
+    return f"{what} stands {count} times in {', '.join(counts)}, not {proof.count or 'at least once'}"
 
 
-def _symbol_fault(evidence: Evidence, proof: Proof, symbol: str) -> str:
-    wanted = symbol.encode()
-    for path, data in evidence.libraries.items():
-        if (proof.file is None or path.endswith("/" + proof.file)) and b"\0" + wanted + b"\0" in data:
-            return ""
-    return f"no library exports {symbol}"
+def _texts(evidence: Evidence, proof: Proof, text: str) -> dict[str, int]:
+    """Count a text: in an extension by its bytes, in any other file as text with either line ending."""
+    libraries = _libraries(evidence, proof)
+    if libraries:
+        return {path: data.count(text.encode()) for path, data in libraries.items()}
+    found = evidence.answer["texts"].get(proof.file, {})
+    return {path: file.get("text", "").replace("\r\n", "\n").count(text) for path, file in found.items()}
+
+
+def _symbols(evidence: Evidence, proof: Proof, symbol: str) -> dict[str, int]:
+    wanted = b"\0" + symbol.encode() + b"\0"
+    return {path: int(wanted in data) for path, data in _libraries(evidence, proof).items()}
+
+
+def _dwords(evidence: Evidence, proof: Proof, kernel: str, code: str) -> dict[str, int]:
+    libraries = _libraries(evidence, proof)
+    return {path: count_dwords(data, kernel, code, name=path) for path, data in libraries.items()}
+
+
+def _libraries(evidence: Evidence, proof: Proof) -> dict[str, bytes]:
+    """Return the extensions that a proof's glob names, absolute or below site-packages; all when it names none."""
+    if proof.file is None:
+        return dict(evidence.libraries)
+    pattern = PurePosixPath(evidence.answer.get("site", "/"), proof.file).as_posix()
+    return {path: data for path, data in evidence.libraries.items() if fnmatchcase(path, pattern)}

@@ -147,6 +147,12 @@ def test_the_image_and_its_history_hold_no_build_setting(engine, built):
         assert word not in text
 
 
+def test_the_image_carries_the_checkpoint_fixer(engine, built):
+    asked = ["gfx1100-checkpoint", "inspect", "/nowhere"]
+    done = engine.run_once(built.image_id, asked, files={}, timeout=60)
+    assert (done.returncode, "/nowhere" in done.stderr) == (2, True)
+
+
 def test_building_again_runs_no_step_and_gives_the_same_image(engine, settings, built, tmp_path):
     again, _ = build_smoke(engine, settings, tmp_path)
     assert again.image_id == built.image_id

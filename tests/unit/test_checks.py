@@ -73,7 +73,8 @@ ANSWER = {
     "version": VERSION,
     "modules": {"smoke_engine": "ok"},
     "loads": {LIBRARY: "ok"},
-    "texts": {"smoke_engine/defaults.py": {"text": "A = 1\nB = 1\n"}},
+    "texts": {"smoke_engine/defaults.py": {"/site-packages/smoke_engine/defaults.py": {"text": "A = 1\nB = 1\n"}}},
+    "site": "/site-packages",
     "user": 10001,
 }
 
@@ -118,10 +119,19 @@ BROKEN = [
     ("code-objects", good(objects={"x/*.so": ()}), "no file below site-packages matches"),
     ("code-objects", good(objects={"x": (a_library("gfx942"),)}), "holds code for gfx942"),
     ("code-objects", good(objects={"x": (Library(path="x", bundles=0, objects=()),)}), "no GPU"),
-    ("patches", good(proofs={"one": (Proof(text="C = 1", file="smoke_engine/defaults.py"),)}), "one: 'C = 1' is not"),
+    (
+        "patches",
+        good(proofs={"one": (Proof(text="C = 1", file="smoke_engine/defaults.py"),)}),
+        "one: 'C = 1' stands 0 times",
+    ),
     ("patches", good(proofs={"one": (Proof(text="= 1", file="smoke_engine/defaults.py", count=1),)}), "stands 2 times"),
-    ("patches", good(proofs={"one": (Proof(text="A", file="gone.py"),)}), "gone.py cannot be read"),
-    ("patches", good(proofs={"one": (Proof(symbol="launch", file=None),)}), "no library exports launch"),
+    ("patches", good(proofs={"one": (Proof(text="A", file="gone.py"),)}), "no file gone.py to look in"),
+    ("patches", good(proofs={"one": (Proof(symbol="launch", file=None),)}), "the symbol launch stands 0 times"),
+    (
+        "patches",
+        good(proofs={"one": (Proof(isa="k", marker="x"),)}),
+        "has no proof that an image can show",
+    ),
     ("user", good(image=replace(an_image(), user="")), "'root'"),
     ("user", good(answer=answer(user=0)), "user"),
     ("entrypoint", good(image=replace(an_image(), entrypoint=())), "no entry point"),

@@ -46,7 +46,7 @@ def test_two_runs_give_the_same_context(tmp_path, settings):
 
 def test_the_context_holds_the_patched_source_the_chain_and_nothing_else(tmp_path, settings):
     made = make(tmp_path / "context", settings)
-    assert sorted(entry.name for entry in made.folder.iterdir()) == ["Dockerfile", "chain", "source"]
+    assert sorted(entry.name for entry in made.folder.iterdir()) == ["Dockerfile", "chain", "source", "tools"]
     assert "DEFAULT_MAX_TOKENS = 32" in (made.folder / "source" / "smoke_engine" / "defaults.py").read_text()
     manifest = json.loads((made.folder / "chain" / "manifest.json").read_text())
     assert manifest["commit"] == made.commit
