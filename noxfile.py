@@ -61,6 +61,12 @@ def render(session: nox.Session) -> None:
 
 
 @nox.session
+def kernels(session: nox.Session) -> None:
+    """Compile a stack's kernels before and after its series, without a GPU: ``nox -s kernels -- smoke``."""
+    program(session, "kernels", *([] if session.posargs else ["smoke", "--install"]))
+
+
+@nox.session
 def pull(session: nox.Session) -> None:
     """Pull an image by digest and check it against its record: ``nox -s pull -- REF``."""
     program(session, "pull")

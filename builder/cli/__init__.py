@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import builder
-from builder.cli import checkpoint, images, patches, serving
+from builder.cli import checkpoint, images, kernels, patches, serving
 from builder.cli.state import State, find_root
 from builder.console import Console, clean
 from builder.errors import ToolError
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 images.register(app)
 serving.register(app)
+kernels.register(app)
 app.add_typer(patches.app)
 app.add_typer(checkpoint.app)
 

@@ -105,7 +105,7 @@ def render(
     diffs, names = [], [stack] if stack else stack_names(state.root)
     for name in names:
         path = dockerfile_path(state.root, name)
-        text = rendered(state.root, *_stack_and_lock(state, name))
+        text = rendered(state.root, *stack_and_lock(state, name))
         old = read_text(path) if path.exists() else ""
         if old != text:
             label = path.relative_to(state.root).as_posix()
@@ -144,7 +144,7 @@ def stage(
     origin = Origin(
         location=source, ref=ref, dirty=dirty, allow_missing=tuple(allow_missing or ()), patches=tuple(patches or ())
     )
-    made = make_context(state.root, *_stack_and_lock(state, stack), output, origin=origin, settings=state.settings)
+    made = make_context(state.root, *stack_and_lock(state, stack), output, origin=origin, settings=state.settings)
     rows = [(patch.id, patch.outcome, ", ".join(file.path for file in patch.files)) for patch in made.patches]
     state.console.result(
         made.as_json(),
@@ -182,7 +182,7 @@ def build(
     )
     record, path = build_stack(
         state.root,
-        *_stack_and_lock(state, stack),
+        *stack_and_lock(state, stack),
         engine=state.engine,
         origin=origin,
         settings=state.settings if jobs is None else state.settings.model_copy(update={"jobs": jobs}),
@@ -321,7 +321,8 @@ def newest_record(state: State, stack: str) -> Record:
     return max(ours, key=lambda record: record.created)
 
 
-def _stack_and_lock(state: State, name: str) -> tuple[Stack, Lock]:
+def stack_and_lock(state: State, name: str) -> tuple[Stack, Lock]:
+    """Return a stack of the checkout and its lock."""
     from builder.models.lock import load_lock
     from builder.models.stack import load_stack
 

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from builder.errors import UsageError
 from builder.models.base import Commit, Data, Digest, FullRef, Name, load_yaml, nearest
+from builder.models.kernels import KernelTarget
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")]
 
@@ -133,6 +134,7 @@ class Stack(Data):
         build_requirements: What the engine's build imports, pinned apart from the engine's own requirement files.
         series: The folder below ``patches/``.
         enable: Patches of the series that are off by default and wanted all the same.
+        kernels: The kernels that ``gfx1100 kernels`` compiles.
         parameters: Whole numbers that patches may use.
         expect: What the image must hold.
     """
@@ -150,6 +152,7 @@ class Stack(Data):
     build_requirements: tuple[str, ...] = ()
     series: Name
     enable: tuple[Name, ...] = ()
+    kernels: tuple[KernelTarget, ...] = ()
     parameters: dict[str, int] = Field(default_factory=dict)
     expect: Expect
 

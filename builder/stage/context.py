@@ -127,7 +127,7 @@ def make_context(root: Path, stack: Stack, lock: Lock, output: Path, *, origin: 
     source = open_source(location, cache=settings.cache, dirty=origin.dirty, ca_bundle=settings.ca_bundle)
     # a repository that was made of a folder is named by the folder, which means the same on every machine
     repository = stack.source.folder if stack.source.folder and not origin.location else source.location
-    commit = _commit(lock, source, origin)
+    commit = commit_of(lock, source, origin)
     lock = at_commit(lock, commit, dirty=source.dirty)
     series = series_of(root, stack, origin.patches)
     lock = lock.model_copy(update={"patches": locked_patches(series)})
@@ -184,7 +184,7 @@ def context_sha256(folder: Path) -> tuple[str, int]:
     return sha256("\n".join(lines).encode(errors="surrogateescape")), size
 
 
-def _commit(lock: Lock, source: Source, origin: Origin) -> str:
+def commit_of(lock: Lock, source: Source, origin: Origin) -> str:
     """Return the commit to build: what was asked for, the state of a dirty work tree, or the lock's."""
     if origin.ref:
         return source.resolve(origin.ref)

@@ -1,0 +1,232 @@
+"""HIP sources compiled for the device only: no GPU, no PyTorch; a clang, HIP's headers and the device bitcode."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import process
+from builder.errors import BuildError, HostError
+from builder.files import read_text
+from builder.kernels.assembly import Row, count_markers, read_assembly, wanted_markers
+from builder.kernels.occupancy import waves_per_simd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from builder.models.kernels import HipTarget
+
+ARCH = "gfx1100"
+STANDIN = Path(__file__).parent / "standin"
+SYSTEM = (Path("/opt/rocm"), Path("/usr"))
+SECONDS = 600
+OLDEST, NEWEST = 17, 40
+INSTALL = (
+    "name a ROCm folder with ROCM_PATH, or install clang-19, libamdhip64-dev and rocm-device-libs-17 (Debian 13, "
+    "Ubuntu 24.04); docs/kernels.md says how on Debian 12"
+)
+
+_BITCODE = ("amdgcn/bitcode", "lib/llvm/amdgcn/bitcode", "lib/clang/*/amdgcn/bitcode", "lib/clang/*/lib/amdgcn/bitcode")
+_BITCODE_DEBIAN = ("lib/llvm-*/lib/clang/*/amdgcn/bitcode", "lib/*-linux-gnu/amdgcn/bitcode")
+_ERROR = re.compile(r"^(?:\S.*?: )?(?:fatal )?error: .*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """A compiler that knows gfx1100.
+
+    Attributes:
+        clang: The program.
+        version: What it says of itself.
+        rocm: Folder with ``include/hip``.
+        bitcode: Folder with the device bitcode; without it register counts are wrong.
+    """
+
+    clang: str
+    version: str
+    rocm: Path
+    bitcode: Path
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """How it finds headers and bitcode; bitcode from before ROCm 6.3 knows code objects up to version 5."""
+        old = not (self.bitcode / "oclc_abi_version_600.bc").is_file()
+        paths = (f"--rocm-path={self.rocm}", f"--rocm-device-lib-path={self.bitcode}")
+        return (*paths, *(("-mcode-object-version=5",) if old else ()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """What became of one source file.
+
+    Attributes:
+        rows: Its kernels, or one row with the error.
+        files: The files of the tree that it was made of.
+    """
+
+    rows: tuple[Row, ...]
+    files: tuple[Path, ...] = ()
+
+
+def find_toolchain(compiler: Path | None = None, rocm: Path | None = None, *, cache: Path | None = None) -> Toolchain:
+    """Return the compiler to use: the given one, ROCm's, or a distribution's.
+
+    Args:
+        compiler: A clang or hipcc.
+        rocm: A ROCm folder, or a folder into which a distribution's packages were unpacked (its ``usr``).
+        cache: The folder for caches, in which :mod:`builder.kernels.prepare` unpacks headers and bitcode.
+
+    Raises:
+        HostError: There is none, it is too old, or headers or bitcode are missing.
+    """
+    named = [path for path in (rocm, os.environ.get("ROCM_PATH")) if path]
+    unpacked = [cache / "hip/usr"] if cache else []
+    roots = [*map(Path, named), *SYSTEM[:-1], *unpacked, SYSTEM[-1]]
+    for clang in [str(compiler)] if compiler else _clangs(roots):
+        version, release = _version(clang)
+        if release >= OLDEST:
+            break
+        if compiler:
+            raise HostError(f"{compiler} ({version}) is too old: clang {OLDEST} is needed at least", hint=INSTALL)
+    else:
+        raise HostError(f"no clang of release {OLDEST} or newer is installed", hint=INSTALL)
+    with_headers = [root for root in roots if (root / "include/hip/hip_runtime.h").is_file()]
+    if not with_headers:
+        raise HostError(f"HIP's headers are in none of {', '.join(map(str, roots))}", hint=INSTALL)
+    bitcode = _bitcode(roots, release)
+    if bitcode is None:
+        raise HostError(f"no device bitcode for {ARCH} that {version} can read was found", hint=INSTALL)
+    # headers and bitcode of one release, where a root has both
+    own = [root for root in with_headers if bitcode.is_relative_to(root)]
+    return Toolchain(clang=clang, version=version, rocm=(own or with_headers)[0], bitcode=bitcode)
+
+
+def hip_sources(tree: Path, target: HipTarget) -> list[str]:
+    """Return the files of a tree that a target names, sorted."""
+    return sorted(path.relative_to(tree).as_posix() for path in tree.glob(target.source) if path.is_file())
+
+
+def compile_device(
+    tree: Path, source: str, target: HipTarget, toolchain: Toolchain, *, markers: Mapping[str, tuple[str, ...]]
+) -> Compiled:
+    """Compile one file for gfx1100 and return its kernels; a fault is a row with the compiler's first error line.
+
+    Args:
+        tree: The source tree.
+        source: The file, relative to it.
+        target: How to compile it and which kernels are wanted.
+        toolchain: The compiler.
+        markers: Kernel name -> regular expressions to count in its assembly.
+    """
+    with tempfile.TemporaryDirectory(prefix="gfx1100-kernels-") as folder:
+        work = Path(folder)
+        path = tree / source
+        if target.cut is not None:
+            text = read_text(path)
+            parts = list(re.finditer(target.cut, text, re.MULTILINE | re.DOTALL))
+            if len(parts) != 1:
+                return _failed(source, target, f"the part to compile was found {len(parts)} times: upstream moved")
+            line = text.count("\n", 0, parts[0].start()) + 1
+            path = work / path.name
+            path.write_text(f'#include <hip/hip_runtime.h>\n#line {line} "{source}"\n{parts[0][0]}\n')
+        argv = [
+            *(toolchain.clang, "-x", "hip", "--cuda-device-only", f"--offload-arch={ARCH}", "-O3", "-std=c++20", "-w"),
+            *toolchain.options,
+            # clang 22 no longer defines it, and HIP's headers before 7 need it
+            *("-D__AMDGCN_WAVEFRONT_SIZE=32", "-DUSE_ROCM", *(f"-D{define}" for define in target.defines)),
+            *(f"-I{tree / include}" for include in target.includes),
+            *("-I", str((tree / source).parent), "-idirafter", str(STANDIN)),
+            # the driver's -MD speaks for the host half only
+            *("-Xclang", "-dependency-file", "-Xclang", str(work / "files.d"), "-Xclang", "-MT", "-Xclang", "it"),
+            *("-S", "-o", str(work / "kernel.s"), str(path)),
+        ]
+        try:
+            done = process.run(argv, timeout=SECONDS, check=False, failure=BuildError)
+        except BuildError as late:
+            return _failed(source, target, late.message)
+        if done.returncode != 0:
+            return _failed(source, target, _first_error(done, tree))
+        rows = _rows(source, target, read_text(work / "kernel.s", limit=1 << 30), markers)
+        return Compiled(rows=rows, files=(tree / source, *_files(work / "files.d", tree)))
+
+
+def _rows(source: str, target: HipTarget, text: str, markers: Mapping[str, tuple[str, ...]]) -> tuple[Row, ...]:
+    rows = [
+        Row(
+            file=source,
+            kernel=kernel.name,
+            figures=kernel,
+            waves=waves_per_simd(kernel.vgpr),
+            markers=count_markers(body, wanted_markers(markers, kernel.name)),
+        )
+        for kernel, body in read_assembly(text)
+    ]
+    if not target.kernels:
+        return tuple(rows) or (Row(file=source, kernel="", error="the file compiles, but holds no kernel"),)
+    wanted = [row for row in rows if {row.name, row.kernel} & set(target.kernels)]
+    found = {name for row in wanted for name in (row.name, row.kernel)}
+    missing = [name for name in target.kernels if name not in found]
+    return (
+        *wanted,
+        *(Row(file=source, kernel=name, error="the file compiles, but has no such kernel") for name in missing),
+    )
+
+
+def _failed(source: str, target: HipTarget, error: str) -> Compiled:
+    return Compiled(rows=tuple(Row(file=source, kernel=name, error=error) for name in target.kernels or ("",)))
+
+
+def _first_error(done: process.Finished, tree: Path) -> str:
+    found = _ERROR.search(done.stderr)
+    if found:
+        return found[0].replace(f"{tree}/", "").strip()
+    last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+    return f"the compiler ended with status {done.returncode}: {last[0]}"
+
+
+def _files(listing: Path, tree: Path) -> Iterator[Path]:
+    names = re.split(r"(?<!\\)\s+", read_text(listing).partition(":")[2].replace("\\\n", " "))
+    for name in names:
+        path = Path(name.replace("\\ ", " "))
+        if name and path.is_relative_to(tree):
+            yield path
+
+
+def _clangs(roots: list[Path]) -> Iterator[str]:
+    for root in roots[:-1]:
+        for place in ("llvm/bin/clang", "lib/llvm/bin/clang"):
+            if (root / place).is_file():
+                yield str(root / place)
+    for name in ("amdclang", *(f"clang-{release}" for release in range(NEWEST, OLDEST - 1, -1)), "clang", "hipcc"):
+        if path := shutil.which(name):
+            yield path
+
+
+def _version(clang: str) -> tuple[str, int]:
+    text = process.run([clang, "--version"], timeout=60, check=False).stdout
+    found = re.search(r"^.*clang version (\d+).*$", text, re.MULTILINE)
+    return (found[0].strip(), int(found[1])) if found else ("unknown", 0)
+
+
+def _bitcode(roots: list[Path], release: int) -> Path | None:
+    """Return the newest bitcode that a clang of this release reads: LLVM reads what older releases wrote."""
+    for root in roots:
+        found = [
+            path
+            for pattern in (*_BITCODE, *_BITCODE_DEBIAN)
+            for path in root.glob(pattern)
+            if (path / "oclc_isa_version_1100.bc").is_file() and _llvm(path) <= release
+        ]
+        if found:
+            return max(found, key=_llvm)
+    return None
+
+
+def _llvm(path: Path) -> int:
+    found = re.search(r"/(?:llvm-|clang/)(\d+)", str(path))
+    return int(found[1]) if found else 0
