@@ -131,6 +131,7 @@ def _verified(
         dockerfile_sha256=context.dockerfile_sha256,
         context_sha256=context.context_sha256,
         image_id=image.id,
+        rocm=stack.rocm,
         verification=found,
     )
     path = write_record(records, record)

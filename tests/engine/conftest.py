@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import docker
 import pytest
 
 from builder.console import Console
@@ -52,3 +53,10 @@ def names(engine):
     yield given
     for name in given:
         engine.untag(f"{name}:test")
+
+
+@pytest.fixture(scope="session")
+def client(engine):
+    """docker-py itself, to look behind the port."""
+    with docker.APIClient(engine.environment["DOCKER_HOST"], version="auto") as found:
+        yield found

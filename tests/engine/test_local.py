@@ -2,7 +2,6 @@
 
 import os
 import tarfile
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -62,6 +61,38 @@ def test_an_engine_of_ours_works_keeps_its_images_and_leaves_nothing_running(bar
             assert engine.run_once(made.id, ["/init", "--version"], files={}, timeout=60).stdout.startswith("tini ")
             assert len(processes(socket_folder(engine))) >= 2  # dockerd and its containerd
         assert processes(socket_folder(engine)) == []
+        assert not Path(socket_folder(engine)).exists()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_with_systemd_the_service_is_started_and_stopped_again_unless_kept(bare, monkeypatch, engine, keep):
+    service = bare / "none.sock"
+    there = engine.environment["DOCKER_HOST"].removeprefix("unix://")
+    stub = bare / "systemctl"
+    stub.write_text(f'#!/bin/sh\ncase "$1" in start) ln -s {there} {service};; stop) rm {service};; esac\n')
+    stub.chmod(0o755)
+    real = packages.program
+    monkeypatch.setattr(local, "SYSTEMD", bare)
+    monkeypatch.setattr(packages, "as_root", list)
+    monkeypatch.setattr(packages, "program", lambda name: str(stub) if name == "systemctl" else real(name))
+    with local.ensure_engine(install=False, console=Console(), state=bare, keep=keep) as found:
+        assert found.capacity() == engine.capacity()
+    assert service.exists() == keep
+
+
+def test_an_engine_that_is_kept_is_found_again_and_said_how_to_stop(bare, capsys):
+    with local.ensure_engine(install=False, console=Console(), state=bare, keep=True) as engine:
+        folder = Path(socket_folder(engine))
+    try:
+        assert f"export DOCKER_HOST=unix://{folder}/docker.sock" in capsys.readouterr().err
+        with local.ensure_engine(install=False, console=Console(), state=bare) as same:
+            assert same.name == engine.name
+        assert processes(str(folder)) != []
+    finally:
+        (bare / "engine" / "kept").unlink()
+        with local.ensure_engine(install=False, console=Console(), state=bare):
+            pass
+    assert processes(str(folder)) == []
 
 
 def test_an_engine_that_does_not_come_up_shows_its_log(bare):
@@ -104,11 +135,13 @@ def answers(at):
     try:
         with urllib.request.urlopen(f"http://{at}/v2/", timeout=10) as answer:
             return answer.status == 200
-    except urllib.error.URLError:
+    except OSError:
         return False
 
 
-def test_a_registry_on_loopback_is_there_inside_the_block_and_gone_after_it(tmp_path):
+def test_a_registry_on_loopback_is_there_inside_the_block_and_gone_after_it(tmp_path, monkeypatch):
+    # any free port: the preferred one may be wanted by another run on this machine at the same moment
+    monkeypatch.setattr(local, "REGISTRY_PORT", 0)
     with local.ensure_registry(install=True, console=Console(), state=tmp_path) as at:
         assert at.startswith("127.0.0.1:")
         assert answers(at)

@@ -291,7 +291,7 @@ def test_another_image_under_the_immutable_tag_is_not_overwritten(build, registr
     first = record_of(build(base=noise(1000)))
     published = send(first).record.published
 
-    with pytest.raises(VerifyError, match="holds another image already"):
+    with pytest.raises(VerifyError, match="holds another build of the very same context"):
         send(record_of(build(base=noise(1000))))
     with Client(settings) as client:
         assert client.head(parse_reference(published.repository).tagged("latest")) == published.digest

@@ -1,0 +1,285 @@
+"""The engine over docker-py: everything but the build, which goes through the CLI (:mod:`builder.engine.buildkit`)."""
+
+from __future__ import annotations
+
+import codecs
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.engine import sandbox
+from builder.engine.address import Address, check_listening, resolve_address
+from builder.engine.answers import GONE, answering, container, follow_transfer, image
+from builder.errors import DeployError, HostError, RegistryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import docker
+
+    from builder.engine.port import Container, ContainerSpec, Engine, Image, Output
+
+ASK_SECONDS = 60  # an engine that is silent longer than this over a question hangs
+WORK_SECONDS = 1800  # a registry may be silent this long while it takes in a layer of several GB
+
+
+def connect(environ: Mapping[str, str] | None = None) -> Engine:
+    """Return the engine that DOCKER_HOST, else the active docker context, else the default socket names.
+
+    Args:
+        environ: The environment to read, or None for this process's own.
+
+    Raises:
+        HostError: It is not installed, does not run, or is not open to this user; says which, and the next step.
+        UsageError: The context does not exist.
+    """
+    env = os.environ if environ is None else environ
+    address = resolve_address(env)
+    check_listening(address, env)
+    with answering(f"the container engine at {address.url} ({address.origin})", "say its version"):
+        return DockerEngine(address)
+
+
+class DockerEngine:
+    """A Docker Engine, or Podman's service with the same API."""
+
+    def __init__(self, address: Address) -> None:
+        self._ask = _client(address, ASK_SECONDS)
+        self._work = _client(address, WORK_SECONDS)
+        told = self._ask.version()
+        kind = "podman" if any("podman" in part["Name"].lower() for part in told.get("Components") or ()) else "docker"
+        self.name = f"{kind} {told['Version'].split('+')[0]} at {address.url}"
+        self.environment: Mapping[str, str] = address.environment()
+
+    def data_root(self) -> Path:
+        """Return where the engine keeps its data, on its own host."""
+        with answering(self.name, "say where it keeps its data"):
+            return Path(self._ask.info()["DockerRootDir"])
+
+    def capacity(self) -> tuple[int, int]:
+        """Return the processor cores and the bytes of memory of the engine's own host."""
+        with answering(self.name, "say what its host has"):
+            told = self._ask.info()
+        return int(told["NCPU"]), int(told["MemTotal"])
+
+    def remote_digest(self, reference: str) -> str:
+        """Return the digest that a registry has for a reference; RegistryError with the daemon's own message."""
+        with answering(self.name, f"find {reference} in its registry", RegistryError):
+            told: dict[str, Any] = _found(self._ask.inspect_distribution, reference) or {}
+        digest = (told.get("Descriptor") or {}).get("digest")
+        if not digest:
+            raise RegistryError(f"the registry has no {reference}", hint=GONE)
+        return str(digest)
+
+    def image(self, reference: str) -> Image | None:
+        """Return an image by id, tag or digest, or None when the engine has none."""
+        with answering(self.name, f"inspect the image {reference}"):
+            told = _found(self._ask.inspect_image, reference)
+            return None if told is None else image(told, _found(self._ask.history, told["Id"]) or ())
+
+    def import_image(self, tar: Path, reference: str, *, labels: Mapping[str, str]) -> Image:
+        """Make an image of one layer from a root filesystem's tar file."""
+        changes = [f"LABEL {_quoted(key)}={_quoted(value)}" for key, value in sorted(labels.items())]
+        with answering(self.name, f"import {tar} as {reference}"):
+            told = self._work.import_image(str(tar), changes=changes)
+        made = re.findall(r'"status":\s*"(sha256:[0-9a-f]{64})"', told)
+        if not made:
+            raise HostError(f"{self.name} could not import {tar} as {reference}: {told.strip()}")
+        # named in a step of its own, as Podman 4 ignores the tag of an import
+        repository, _, tag = reference.rpartition(":")
+        self.tag(made[-1], repository, tag)
+        image = self.image(made[-1])
+        if image is None:
+            raise HostError(
+                f"{self.name} lost {reference} just after its import", hint="is something else pruning images?"
+            )
+        return image
+
+    def tag(self, image_id: str, repository: str, tag: str) -> None:
+        """Give an image one more name."""
+        with answering(self.name, f"tag {image_id} as {repository}:{tag}"):
+            self._ask.tag(image_id, repository, tag)
+
+    def untag(self, reference: str) -> None:
+        """Take a name from an image; the image goes when it was the last one and nothing uses it.
+
+        A name that is not there is fine.
+
+        Raises:
+            HostError: A container still needs the image and this is its last name.
+        """
+        with answering(self.name, f"untag {reference}"):
+            _found(self._work.remove_image, reference)
+
+    def push(self, repository: str, tag: str, *, on_progress: Callable[[str], None]) -> str:
+        """Push and return the manifest's digest; raises RegistryError with the daemon's own message."""
+        what = f"push {repository}:{tag}"
+        with answering(self.name, what, RegistryError):
+            events = self._work.push(repository, tag=tag, stream=True, decode=True)
+            digest = follow_transfer(events, what, on_progress)
+        if digest is None:
+            raise RegistryError(f"could not {what}: it ended without the digest that proves a push")
+        return digest
+
+    def pull(self, repository: str, digest: str, *, on_progress: Callable[[str], None]) -> Image:
+        """Pull ``repository@digest``; raises RegistryError with the daemon's own message."""
+        reference = f"{repository}@{digest}"
+        what = f"pull {reference}"
+        with answering(self.name, what, RegistryError):
+            events = self._work.pull(repository, tag=digest, stream=True, decode=True)
+            follow_transfer(events, what, on_progress)
+        pulled = self.image(reference)
+        if pulled is None:
+            raise RegistryError(f"could not {what}: {self.name} has no such image after it")
+        return pulled
+
+    def run_once(self, image: str, argv: Sequence[str], *, files: Mapping[str, bytes], timeout: float) -> Output:
+        """Run a program in a new container without network and remove it; ``files`` are put in by absolute path first.
+
+        A program that the image does not have gives 127, as in a shell.
+
+        Raises:
+            VerifyError: It did not end within ``timeout`` seconds and was killed.
+        """
+        with answering(self.name, f"run {argv[0]} in {image}"):
+            return sandbox.run_once(self._work, image, argv, files=files, timeout=timeout)
+
+    def read_files(self, image: str, paths: Sequence[str], *, limit: int) -> dict[str, bytes]:
+        """Return files of an image by absolute path, without running it; a missing one is left out.
+
+        Raises:
+            VerifyError: A file is larger than ``limit`` bytes.
+        """
+        with answering(self.name, f"read files of {image}"):
+            return sandbox.read_files(self._work, image, paths, limit=limit)
+
+    def create(self, spec: ContainerSpec) -> Container:
+        """Create a container (not started), with an init process, no new privileges and no restart policy."""
+        from docker.types import Mount
+
+        ports: dict[int | str, tuple[str, int]] = dict(spec.ports.items())
+        binds = [Mount(at, str(host), type="bind", read_only=ro) for host, (at, ro) in spec.mounts.items()]
+        volumes = [Mount(at, name, type="volume") for name, at in spec.volumes.items()]
+        with answering(self.name, f"create the container {spec.name} from {spec.image}", DeployError):
+            limits = self._ask.create_host_config(
+                init=True,
+                security_opt=["no-new-privileges"],
+                devices=[f"{node}:{node}:rwm" for node in spec.devices],
+                group_add=[str(gid) for gid in spec.groups],
+                port_bindings=ports,
+                mounts=[*binds, *volumes],
+                shm_size=spec.shm_bytes,
+                ipc_mode="host" if spec.host_ipc else None,
+                mem_limit=spec.memory_bytes,
+            )
+            made = self._work.create_container(
+                spec.image,
+                command=list(spec.command) or None,
+                name=spec.name,
+                environment=dict(spec.environment),
+                labels=dict(spec.labels),
+                ports=list(spec.ports),
+                host_config=limits,
+            )
+            return container(self._ask.inspect_container(made["Id"]))
+
+    def start(self, container_id: str) -> None:
+        """Start a created or stopped container."""
+        with answering(self.name, f"start the container {container_id}", DeployError):
+            self._work.start(container_id)
+
+    def keep_running(self, container_id: str, *, always: bool) -> None:
+        """Set the restart policy: unless-stopped, or none."""
+        policy: Any = {"Name": "unless-stopped" if always else "no"}
+        with answering(self.name, f"set the restart policy of {container_id}", DeployError):
+            self._ask.update_container(container_id, restart_policy=policy)
+
+    def stop(self, container_id: str, *, timeout: int) -> None:
+        """Stop a container and wait for its end; killed after ``timeout`` seconds."""
+        with answering(self.name, f"stop the container {container_id}", DeployError):
+            self._work.stop(container_id, timeout=timeout)
+
+    def remove(self, container_id: str) -> None:
+        """Remove a container, stopped or not, and the volumes without a name that it brought."""
+        with answering(self.name, f"remove the container {container_id}", DeployError):
+            self._work.remove_container(container_id, force=True, v=True)
+
+    def rename(self, container_id: str, name: str) -> None:
+        """Give a container another name."""
+        with answering(self.name, f"rename the container {container_id} to {name}", DeployError):
+            self._ask.rename(container_id, name)
+
+    def container(self, name_or_id: str) -> Container | None:
+        """Return a container, or None."""
+        with answering(self.name, f"inspect the container {name_or_id}"):
+            told = _found(self._ask.inspect_container, name_or_id)
+        # an engine also answers to a part of an id, which may look like a name
+        exact = told is not None and name_or_id in {told["Name"].lstrip("/"), told["Id"], told["Id"][:12]}
+        return container(told) if exact else None
+
+    def containers(self, label: str) -> list[Container]:
+        """Return the containers that carry a label (``key`` or ``key=value``), running or not."""
+        with answering(self.name, f"list the containers with the label {label}"):
+            listed = self._ask.containers(all=True, filters={"label": label})
+            told = [_found(self._ask.inspect_container, one["Id"]) for one in listed]
+        return [container(one) for one in told if one is not None]
+
+    def logs(self, container_id: str, *, tail: int) -> str:
+        """Return the last lines of a container's output."""
+        with answering(self.name, f"read the log of {container_id}"):
+            return self._ask.logs(container_id, tail=tail).decode(errors="replace")
+
+    def follow(self, container_id: str) -> Iterator[str]:
+        """Yield the lines of a container's output as they come, until it ends."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        rest = ""
+        with answering(self.name, f"follow the log of {container_id}"):
+            stream: Any = self._work.logs(container_id, stream=True, follow=True)
+            try:
+                for chunk in stream:
+                    *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+                    yield from (line.rstrip("\r") for line in lines)
+            finally:
+                stream.close()
+                stream._response.close()  # noqa: SLF001 - close() alone leaves the socket to the collector
+        if rest:
+            yield rest
+
+    def changes(self, container_id: str) -> tuple[str, ...]:
+        """Return the paths that a container added or changed against its image."""
+        with answering(self.name, f"compare the container {container_id} with its image"):
+            told = self._work.diff(container_id) or []
+        return tuple(sorted(change["Path"] for change in told if change["Kind"] in {0, 1}))
+
+
+def _client(address: Address, timeout: int) -> docker.APIClient:
+    import docker
+    from docker.tls import TLSConfig
+
+    if address.url.startswith("ssh://"):
+        if importlib.util.find_spec("paramiko") is None:
+            raise HostError(f"{address.url} needs the Python package paramiko", hint="pip install 'docker[ssh]'")
+        # the user's own ssh client knows the user's hosts, keys and agent
+        return docker.APIClient(address.url, version="auto", timeout=timeout, use_ssh_client=True)
+    folder = address.certificates
+    pair = (str(folder / "cert.pem"), str(folder / "key.pem")) if folder else None
+    tls = TLSConfig(client_cert=pair, ca_cert=str(folder / "ca.pem"), verify=True) if folder else False
+    return docker.APIClient(address.url, version="auto", timeout=timeout, tls=tls)
+
+
+def _found(ask: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - docker-py's JSON
+    """Return the answer for a name, or None when there is no such thing."""
+    import docker.errors
+
+    try:
+        return ask(name)
+    except docker.errors.NotFound:
+        return None
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a quoted word of a Dockerfile, which expands variables inside quotes too."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'

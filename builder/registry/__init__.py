@@ -1,0 +1,1 @@
+"""Registries: references, a small client, records as referrers, publish and pull."""
