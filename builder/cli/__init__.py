@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +59,8 @@ def options(
 
 def main() -> None:
     """Run the program and end with the exit code of what happened."""
+    # so that what was started is stopped: a plain SIGTERM would skip every `finally`
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app(standalone_mode=True)
     except ToolError as trouble:

@@ -240,7 +240,7 @@ def publish(
         raise UsageError("no repository is named", hint="give --to HOST/NAME or set registry in gfx1100.local.yaml")
     record = read_record(Path(what)) if what.endswith(".json") else newest_record(state, what)
     done = publish_record(
-        state.engine, record, to=target, channel=channel, settings=state.settings, on_progress=state.console.detail
+        state.engine, record, to=target, channel=channel, settings=state.settings, on_progress=state.console.step
     )
     write_record(state.records, done.record)
     published = done.record.published
