@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.engine.base import MIRROR, base_reference, base_tar
+from builder.engine.base import base_reference, base_tar, own_mirror
 from builder.errors import HostError, RegistryError
 from builder.settings import proxies
 
@@ -200,7 +200,11 @@ def _bases(engine: Engine, needs: Needs, settings: Settings, fine: list[str], wr
         if engine.image(base_reference(suite)) or base_tar(settings.cache, suite).is_file():
             fine.append(f"base: {base_reference(suite)} is here")
             continue
-        reached, line = _reached(settings.apt_mirror or MIRROR)
+        mirror = settings.apt_mirror or own_mirror()
+        if mirror is None:
+            fine.append(f"base: {base_reference(suite)} is made with debootstrap, which is installed first")
+            continue
+        reached, line = _reached(mirror)
         (fine if reached else wrong).append(line)
 
 

@@ -100,6 +100,21 @@ def bootstrap_base(
         return engine.import_image(tar, reference, labels={RECIPE_LABEL: recipe})
 
 
+def own_mirror() -> str | None:
+    """Return the mirror that debootstrap takes when none is named, read off the program; None when it is not there.
+
+    Raises:
+        HostError: The program, which is a shell script, names none.
+    """
+    debootstrap = packages.program("debootstrap")
+    if debootstrap is None:
+        return None
+    found = re.search(r'^DEF_MIRROR="(\S+)"$', read_text(Path(debootstrap)), re.MULTILINE)
+    if found is None:
+        raise HostError(f"{debootstrap} names no mirror of its own", hint="upgrade it")
+    return found[1]
+
+
 def _make(suite: str, tar: Path, mirror: str | None, *, install: bool, console: Console) -> None:
     debootstrap = _debootstrap(install=install, console=console)
     root = packages.as_root()
@@ -111,7 +126,7 @@ def _make(suite: str, tar: Path, mirror: str | None, *, install: bool, console: 
             _bootstrap([*root, debootstrap], suite, tree, mirror)
             if mirror:
                 # the mirror is this machine's business; what the image says is debootstrap's own
-                sources = f"deb {_own_mirror(debootstrap)} {suite} {COMPONENTS}\n".encode()
+                sources = f"deb {own_mirror()} {suite} {COMPONENTS}\n".encode()
                 run([*root, "tee", f"{tree}/etc/apt/sources.list"], timeout=60, stdin=sources, failure=HostError)
             made = _release_time(tree)
             # the day of the last password change, which packages set to the day they are installed
@@ -160,14 +175,6 @@ def _debootstrap(*, install: bool, console: Console) -> str:
             hint="sudo apt-get install debootstrap debian-archive-keyring",
         )
     return found
-
-
-def _own_mirror(debootstrap: str) -> str:
-    """Return the mirror that debootstrap takes when none is named, from the program itself, which is a shell script."""
-    found = re.search(r'^DEF_MIRROR="(\S+)"$', read_text(Path(debootstrap)), re.MULTILINE)
-    if found is None:
-        raise HostError(f"{debootstrap} names no mirror of its own", hint="upgrade it, or leave apt_mirror out")
-    return found[1]
 
 
 def _tar_argv(tree: Path, tar: Path, made: int) -> list[str]:
