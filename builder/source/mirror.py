@@ -91,7 +91,7 @@ class Mirror:
             GoneError: The remote has refs, and none of exactly this name.
             UpstreamError: It could not be asked, showed no ref at all, or the answer is no list of refs.
         """
-        # with --heads the server leaves out what is no branch: a forge lists a ref for every pull request there ever was
+        # with --heads the server leaves out what is no branch: a forge has a ref for every pull request there was
         kind = ["--heads"] if ref.startswith("refs/heads/") else []
         found = self._refs(*kind, _REMOTE, ref, f"{ref}^{{}}")
         commit = found.get(f"{ref}^{{}}") or found.get(ref)

@@ -31,10 +31,11 @@ class Repo:
 
     def put(self, kind: str, content: bytes, *, sha: str = "") -> str:
         raw = b"%s %d\0" % (kind.encode(), len(content)) + content
-        sha = sha or hashlib.sha1(raw).hexdigest()
+        forced, sha = sha, sha or hashlib.sha1(raw).hexdigest()
         file = self.object(sha)
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(zlib.compress(raw))
+        if forced or not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(zlib.compress(raw))
         return sha
 
     def object(self, sha: str) -> Path:

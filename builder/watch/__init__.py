@@ -1,0 +1,1 @@
+"""The watchdog: every new upstream commit, tried against the series, told once."""
