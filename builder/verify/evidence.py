@@ -1,4 +1,4 @@
-"""Gather what the checks look at: the chain that an image carries, the probe's answer, the extensions' code objects."""
+"""Gather what the checks look at: the chain that an image carries, its Python's answer, its files, its code objects."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import VerifyError
+from builder.errors import UsageError, VerifyError
 from builder.models.base import parse_yaml, validated
 from builder.models.lock import Lock
 from builder.objects import read_library
+from builder.verify import dynamic, inventory, linking, probe
 from builder.verify.checks import CHAIN, Evidence
+from builder.verify.checks.chain import places
+from builder.verify.checks.imports import expected_ops
 from builder.verify.proofs import proof_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from builder.engine.port import Engine, Image
     from builder.models.stack import Stack
     from builder.patching.header import Proof
     from builder.patching.series import Series
 
-PROBE = Path(__file__).with_name("probe.py")
 CHAIN_LIMIT = 4 << 20
 LIBRARY_LIMIT = 2 << 30
 PROBE_SECONDS = 600.0
+INSIDE = "/tmp/gfx1100"  # noqa: S108 - inside a container of one process
+SHARED_FOLDERS = ("triton", "torch")
 
 
 def gather(engine: Engine, image: Image, stack: Stack, series: Series) -> Evidence:
@@ -40,16 +46,27 @@ def gather(engine: Engine, image: Image, stack: Stack, series: Series) -> Eviden
     chain = read_chain(engine, image)
     lock = read_lock(chain)
     proofs = _proofs(chain, lock, stack, series)
-    answer = ask(engine, image, stack, [proof for several in proofs.values() for proof in several])
+    answer = ask(engine, image, stack, chain, [proof for several in proofs.values() for proof in several])
     paths = sorted({path for found in answer["extensions"].values() for path in found})
     libraries = engine.read_files(image.id, paths, limit=LIBRARY_LIMIT)
     objects = {path: read_library(data, name=path) for path, data in libraries.items()}
+    files = count(engine, image, stack, chain)
     return Evidence(
+        arch=stack.arch,
         image=image,
         stack=stack,
         lock=lock,
         chain=chain,
         answer=answer,
+        distributions=answer["distributions"],
+        own_version=answer["version"],
+        loaded=answer,
+        links=files["links"],
+        foreign=files["foreign"],
+        libamd_smi=files["libamd_smi"],
+        secrets=files["secrets"],
+        installed=files["installed"],
+        record=files["record"],
         libraries=libraries,
         objects={
             pattern: tuple(objects[path] for path in found if path in objects)
@@ -72,42 +89,80 @@ def read_lock(chain: dict[str, bytes]) -> Lock:
     """Return the lock that an image carries.
 
     Raises:
-        VerifyError: It carries none.
+        VerifyError: It carries none, or a damaged one.
     """
     if "lock.yaml" not in chain:
         raise VerifyError(
             f"the image carries no {CHAIN}/lock.yaml", hint="it was not built by this program, so nothing can be proven"
         )
     path, text = Path(CHAIN, "lock.yaml"), chain["lock.yaml"].decode(errors="replace")
-    return validated(Lock, parse_yaml(text, path), path, text)
+    try:
+        return validated(Lock, parse_yaml(text, path), path, text)
+    except UsageError as bad:
+        raise VerifyError(f"the image's lock is damaged: {bad.message}", hint="build the image again") from bad
 
 
-def ask(engine: Engine, image: Image, stack: Stack, proofs: list[Proof]) -> dict[str, Any]:
-    """Run the probe in an image and return its answer.
+def ask(engine: Engine, image: Image, stack: Stack, chain: Mapping[str, bytes], proofs: list[Proof]) -> dict[str, Any]:
+    """Run the probe in an image, as the image's user, and return its answer.
+
+    Raises:
+        VerifyError: It ended with an error, or printed no JSON.
+    """
+    ops: dict[str, list[str]] = {}
+    for group in expected_ops(stack, chain)[0]:
+        ops.setdefault(group.namespace, []).extend((*group.present, *group.absent))
+    question = {
+        "package": stack.expect.package,
+        "modules": stack.expect.modules,
+        "extensions": stack.expect.extensions,
+        "texts": proof_files(proofs),
+        "ops": ops,
+        "folders": sorted({*SHARED_FOLDERS, stack.expect.package}),
+        "first": None
+        if stack.expect.imports is None
+        else {"program": next(iter(image.entrypoint), ""), "module": stack.expect.imports.module},
+    }
+    return _answer(engine, image, "probe", question, ["python3", f"{INSIDE}/probe.py", f"{INSIDE}/ask.json"])
+
+
+def count(engine: Engine, image: Image, stack: Stack, chain: Mapping[str, bytes]) -> dict[str, Any]:
+    """Take the inventory of an image's files, as root, so that none is out of sight.
 
     Raises:
         VerifyError: It ended with an error, or printed no JSON.
     """
     question = {
         "package": stack.expect.package,
-        "modules": stack.expect.modules,
+        "distribution": stack.pin.distribution,
         "extensions": stack.expect.extensions,
-        "texts": proof_files(proofs),
+        "arch": stack.arch,
+        "spared": stack.expect.foreign,
+        "installed": {path: place for path, (place, _) in places(chain, stack)[0].items()},
     }
-    output = engine.run_once(
-        image.id,
-        ["python3", "/tmp/probe.py", "/tmp/ask.json"],  # noqa: S108 - inside a container of one process
-        files={"/tmp/probe.py": PROBE.read_bytes(), "/tmp/ask.json": json.dumps(question).encode()},  # noqa: S108
-        timeout=PROBE_SECONDS,
-    )
+    start = f"import sys; sys.path[0] = {INSIDE!r}; from builder.verify import inventory; inventory.main(sys.argv[1])"
+    return _answer(engine, image, "inventory", question, ["python3", "-c", start, f"{INSIDE}/ask.json"], user="0:0")
+
+
+def _answer(
+    engine: Engine, image: Image, what: str, question: dict[str, Any], argv: Sequence[str], *, user: str | None = None
+) -> dict[str, Any]:
+    modules = (probe, inventory, linking, dynamic)
+    files = {f"{INSIDE}/builder/verify/{Path(str(one.__file__)).name}": _source(one.__file__) for one in modules}
+    files |= {f"{INSIDE}/builder/__init__.py": b"", f"{INSIDE}/builder/verify/__init__.py": b""}
+    files |= {f"{INSIDE}/probe.py": _source(probe.__file__), f"{INSIDE}/ask.json": json.dumps(question).encode()}
+    output = engine.run_once(image.id, argv, files=files, timeout=PROBE_SECONDS, user=user)
     try:
         answer = json.loads(output.stdout.splitlines()[-1])
     except (ValueError, IndexError) as trouble:
         tail = "\n".join((output.stderr or output.stdout).splitlines()[-10:])
-        raise VerifyError(f"the probe ended with status {output.returncode} and no answer:\n{tail}") from trouble
+        raise VerifyError(f"the {what} ended with status {output.returncode} and no answer:\n{tail}") from trouble
     if not isinstance(answer, dict):
-        raise VerifyError(f"the probe answered {type(answer).__name__}, not an object")
+        raise VerifyError(f"the {what} answered {type(answer).__name__}, not an object")
     return answer
+
+
+def _source(path: str | None) -> bytes:
+    return Path(str(path)).read_bytes()
 
 
 def _chain_files(engine: Engine, image: Image, names: list[str]) -> dict[str, bytes]:
@@ -124,6 +179,9 @@ def _proofs(chain: dict[str, bytes], lock: Lock, stack: Stack, series: Series) -
     try:
         manifest = json.loads(chain.get("manifest.json", b"{}"))
         outcomes = {str(patch["id"]): str(patch["outcome"]) for patch in manifest.get("patches", [])}
+        # read once more by the checks, which must not stumble
+        places(chain, stack)
+        expected_ops(stack, chain)
     except (ValueError, KeyError, TypeError, AttributeError) as trouble:
         raise VerifyError(f"{CHAIN}/manifest.json is damaged: {trouble!r}") from trouble
     parameters = series.parameters(stack.parameters)
@@ -136,4 +194,9 @@ def _proofs(chain: dict[str, bytes], lock: Lock, stack: Stack, series: Series) -
         )
     if silent := [name for name in named if name not in outcomes]:
         raise VerifyError(f"{CHAIN}/manifest.json does not say what became of {', '.join(silent)}")
-    return {name: patches[name].proofs(parameters) for name in named if outcomes[name] != "unneeded"}
+    wanted = {name: patches[name].proofs(parameters) for name in named if outcomes[name] != "unneeded"}
+    # a rehearsal compiles nothing for a GPU: what is left are the texts of installed files
+    return {
+        name: tuple(proof for proof in proofs if stack.device == "rocm" or proof.text is not None)
+        for name, proofs in wanted.items()
+    }

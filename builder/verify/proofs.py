@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builder.objects.code import count_dwords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from builder.patching.header import Proof
-    from builder.verify.checks import Evidence
 
 
 def proof_files(proofs: list[Proof]) -> list[str]:
@@ -20,14 +19,26 @@ def proof_files(proofs: list[Proof]) -> list[str]:
     return sorted({proof.file for proof in proofs if proof.text is not None and proof.file})
 
 
-def missing_proofs(evidence: Evidence) -> list[str]:
-    """Return a sentence for every proof that is not found, with the patch's id; empty when all are there."""
-    return [
-        f"{patch}: {fault}" for patch, proofs in evidence.proofs.items() for fault in _faults(evidence, proofs) if fault
-    ]
+def missing_proofs(
+    proofs: Mapping[str, tuple[Proof, ...]], answer: Mapping[str, Any], libraries: Mapping[str, bytes]
+) -> list[str]:
+    """Return a sentence for every proof that is not found, with the patch's id; empty when all are there.
+
+    Args:
+        proofs: What shows that a patch is in the image, by the patch's id.
+        answer: What the probe said; ``site`` and ``texts`` of it matter here.
+        libraries: Content of the engine's extensions, by absolute path.
+    """
+    look = _Places(answer, libraries)
+    return [f"{patch}: {fault}" for patch, several in proofs.items() for fault in _faults(look, several) if fault]
 
 
-def _faults(evidence: Evidence, proofs: tuple[Proof, ...]) -> Iterator[str]:
+class _Places(NamedTuple):
+    answer: Mapping[str, Any]
+    libraries: Mapping[str, bytes]
+
+
+def _faults(evidence: _Places, proofs: tuple[Proof, ...]) -> Iterator[str]:
     shown = 0
     for proof in proofs:
         if proof.text is not None:
@@ -54,7 +65,7 @@ def _count_fault(proof: Proof, what: str, counts: dict[str, int]) -> str:
     return f"{what} stands {count} times in {', '.join(counts)}, not {proof.count or 'at least once'}"
 
 
-def _texts(evidence: Evidence, proof: Proof, text: str) -> dict[str, int]:
+def _texts(evidence: _Places, proof: Proof, text: str) -> dict[str, int]:
     """Count a text: in an extension by its bytes, in any other file as text with either line ending."""
     libraries = _libraries(evidence, proof)
     if libraries:
@@ -63,17 +74,17 @@ def _texts(evidence: Evidence, proof: Proof, text: str) -> dict[str, int]:
     return {path: file.get("text", "").replace("\r\n", "\n").count(text) for path, file in found.items()}
 
 
-def _symbols(evidence: Evidence, proof: Proof, symbol: str) -> dict[str, int]:
+def _symbols(evidence: _Places, proof: Proof, symbol: str) -> dict[str, int]:
     wanted = b"\0" + symbol.encode() + b"\0"
     return {path: int(wanted in data) for path, data in _libraries(evidence, proof).items()}
 
 
-def _dwords(evidence: Evidence, proof: Proof, kernel: str, code: str) -> dict[str, int]:
+def _dwords(evidence: _Places, proof: Proof, kernel: str, code: str) -> dict[str, int]:
     libraries = _libraries(evidence, proof)
     return {path: count_dwords(data, kernel, code, name=path) for path, data in libraries.items()}
 
 
-def _libraries(evidence: Evidence, proof: Proof) -> dict[str, bytes]:
+def _libraries(evidence: _Places, proof: Proof) -> dict[str, bytes]:
     """Return the extensions that a proof's glob names, absolute or below site-packages; all when it names none."""
     if proof.file is None:
         return dict(evidence.libraries)

@@ -69,7 +69,7 @@ def trace(engine: Engine, target: str, *, records: Path) -> Trace:
         record = read_record(Path(target))
         image = engine.image(record.image_id) or _published_image(engine, record)
         if image is None:
-            return Trace(links=(_link("image", record.image_id, "not on this engine"),))
+            return Trace(links=(link("image", record.image_id, "not on this engine"),))
         return Trace(links=tuple(_image_links(engine, image, record)))
     container = engine.container(target)
     image = engine.image(container.image_id) if container else engine.image(target)
@@ -108,11 +108,11 @@ def _container_links(engine: Engine, container: Container, image: Image, record:
     changed = [path for path in engine.changes(container.id) if _is_engine_file(path)]
     links = [
         Link(name="container", ok=same, expected=record.image_id, found=f"{container.name} of {container.image_id}"),
-        _link("files", "as in the image", f"changed: {', '.join(changed[:5])}" if changed else "as in the image"),
+        link("files", "as in the image", f"changed: {', '.join(changed[:5])}" if changed else "as in the image"),
     ]
     label = container.labels.get(DIGEST_LABEL)
     if label and record.published:
-        links.append(_link("deployed", record.published.digest, label))
+        links.append(link("deployed", record.published.digest, label))
     return links
 
 
@@ -123,18 +123,18 @@ def _image_links(engine: Engine, image: Image, record: Record) -> list[Link]:
     verdict = record.verification.verdict if record.verification else "not verified"
     return [
         _digest_link(image, record),
-        _link("verified", "ok", verdict),
-        _all_equal(
+        link("verified", "ok", verdict),
+        all_equal(
             "dockerfile",
             record.dockerfile_sha256,
             labels.get(LABEL + "dockerfile-sha256"),
             sha256(chain.get("Dockerfile", b"")),
         ),
-        _all_equal("context", record.context_sha256, labels.get(LABEL + "context-sha256")),
-        _all_equal("lock", record.lock_sha256, labels.get(LABEL + "lock-sha256"), sha256(chain.get("lock.yaml", b""))),
+        all_equal("context", record.context_sha256, labels.get(LABEL + "context-sha256")),
+        all_equal("lock", record.lock_sha256, labels.get(LABEL + "lock-sha256"), sha256(chain.get("lock.yaml", b""))),
         *_patch_links(record, lock, chain),
-        _all_equal("version", record.version, labels.get("org.opencontainers.image.version"), lock.version),
-        _all_equal("commit", record.commit, labels.get("org.opencontainers.image.revision"), lock.commit),
+        all_equal("version", record.version, labels.get("org.opencontainers.image.version"), lock.version),
+        all_equal("commit", record.commit, labels.get("org.opencontainers.image.revision"), lock.commit),
     ]
 
 
@@ -142,20 +142,20 @@ def _patch_links(record: Record, lock: Lock, chain: dict[str, bytes]) -> list[Li
     recorded = {patch.id: patch.sha256 for patch in record.patches}
     locked = {patch.id: patch for patch in lock.patches}
     if list(recorded) != list(locked):
-        return [_link("series", ", ".join(recorded), ", ".join(locked))]
+        return [link("series", ", ".join(recorded), ", ".join(locked))]
     return [
-        _all_equal(f"patch {name}", recorded[name], patch.sha256, sha256(chain.get(f"patches/{patch.file}", b"")))
+        all_equal(f"patch {name}", recorded[name], patch.sha256, sha256(chain.get(f"patches/{patch.file}", b"")))
         for name, patch in locked.items()
     ]
 
 
 def _digest_link(image: Image, record: Record) -> Link:
     if record.published is None:
-        return _link("image", record.image_id, image.id)
+        return link("image", record.image_id, image.id)
     if _has_digest(image, record):
-        return _link("digest", record.published.digest, record.published.digest)
+        return link("digest", record.published.digest, record.published.digest)
     found = ", ".join(entry.partition("@")[2] for entry in image.repo_digests) or "never pushed or pulled here"
-    return _link("digest", record.published.digest, found)
+    return link("digest", record.published.digest, found)
 
 
 def _has_digest(image: Image, record: Record) -> bool:
@@ -164,14 +164,15 @@ def _has_digest(image: Image, record: Record) -> bool:
     )
 
 
-def _link(name: str, expected: str, found: str) -> Link:
+def link(name: str, expected: str, found: str) -> Link:
+    """Return a link that holds when both are the same."""
     return Link(name=name, ok=expected == found, expected=expected, found=found)
 
 
-def _all_equal(name: str, expected: str, *found: str | None) -> Link:
+def all_equal(name: str, expected: str, *found: str | None) -> Link:
     """Return a link that holds when every place says the same; a broken one shows the first that does not."""
     other = next((str(value) for value in found if value != expected), expected)
-    return _link(name, expected, other)
+    return link(name, expected, other)
 
 
 def _is_engine_file(path: str) -> bool:
