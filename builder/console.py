@@ -44,6 +44,12 @@ class Console:
         sys.stdout.flush()
 
     @staticmethod
+    def line(text: str) -> None:
+        """Give one line of a result that has no end."""
+        sys.stdout.write(clean(text) + "\n")
+        sys.stdout.flush()
+
+    @staticmethod
     def _err(text: str) -> None:
         sys.stderr.write(clean(text) + "\n")
         sys.stderr.flush()

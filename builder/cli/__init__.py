@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import builder
-from builder.cli import checkpoint, images, kernels, patches, serving
+from builder.cli import checkpoint, export, host, images, kernels, patches, registry, serving, verify, watch
 from builder.cli.state import State, find_root
 from builder.console import Console, clean
 from builder.errors import ToolError
@@ -25,8 +25,13 @@ app = typer.Typer(
     add_completion=False,
 )
 images.register(app)
+verify.register(app)
+registry.register(app)
 serving.register(app)
 kernels.register(app)
+host.register(app)
+export.register(app)
+watch.register(app)
 app.add_typer(patches.app)
 app.add_typer(checkpoint.app)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,47 +30,56 @@ def serve(
     image: Annotated[
         str | None, typer.Option("--image", metavar="REF", help="Image to serve; by default the newest record's.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be started.")] = False,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="DIR", help="The model folder; by default the last deployment's.")
+    ] = None,
+    drafter: Annotated[
+        Path | None,
+        typer.Option("--drafter", metavar="DIR", help="The draft model's folder, where the profile needs one."),
+    ] = None,
+    warm_up: Annotated[
+        str | None,
+        typer.Option("--warm-up", metavar="TOKENS", help="Prompt lengths to warm up, such as 512,8192; 0 for none."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and show what would be started.")
+    ] = False,
 ) -> None:
-    """Pull, start, wait until a prompt is answered, switch over; roll back when that fails.
+    """Check, pull, start, wait until a prompt is answered, warm up, switch over; roll back when that fails.
 
-    Example: gfx1100 serve smoke
+    Example: gfx1100 serve vllm-octave-256k --model /srv/models/Qwen3.8-27B-W4A16
     """
-    from builder.cli.images import newest_record
-    from builder.deploy.serve import serve as deploy
-    from builder.models.record import image_reference
+    from builder.deploy.launch import launch
 
     state: State = context.obj
     wanted = _profile(state, profile)
-    if dry_run:
-        reference = image or image_reference(newest_record(state, wanted.stack))
-        command = " ".join(wanted.command)
-        state.console.result(
-            {"image": reference, "command": list(wanted.command), "port": wanted.port},
-            f"{reference}\n{command}\non {wanted.address}:{wanted.port}",
-        )
-        return
-    found, reference = _image(state, wanted, image)
-    state.console.step(f"on {state.engine.name}")
-    done = deploy(state.engine, wanted, found, reference=reference, state=state.settings.state, console=state.console)
-    state.console.result(
-        done.as_json(),
-        f"ready after {done.answer.seconds:.1f} s: {done.url}\nasked, {done.answer.model} said: {done.answer.text!r}",
+    done = launch(
+        state.engine,
+        wanted,
+        lambda: _image(state, wanted, image),
+        root=state.root,
+        state=state.settings.state,
+        console=state.console,
+        model=model,
+        drafter=drafter,
+        contexts=_contexts(warm_up),
+        dry_run=dry_run,
     )
+    state.console.result(done.as_json(), done.text())
 
 
 def status(context: typer.Context, profile: ProfileName) -> None:
-    """Show a deployment; end with 9 when it is not ready.
+    """Show a deployment: its state, uptime, restarts, KV use and speed; end with 9 when it is not ready.
 
     Example: gfx1100 status smoke
     """
-    from builder.deploy.serve import status as status_of
+    from builder.deploy.status import status as status_of
 
     state: State = context.obj
-    found = status_of(state.engine, _profile(state, profile))
+    found = status_of(state.engine, _profile(state, profile), state=state.settings.state)
     state.console.result(found.as_json(), found.text())
     if found.state != "ready":
-        raise DeployError(f"{profile} is not ready: {found.state}", hint=f"`gfx1100 logs {profile}` shows why")
+        raise typer.Exit(DeployError.exit_code)
 
 
 def logs(
@@ -77,17 +87,25 @@ def logs(
     profile: ProfileName,
     *,
     lines: Annotated[int, typer.Option("--lines", min=1, help="How many of the last lines.")] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until it ends.")] = False,
 ) -> None:
     """Show the last lines of a deployment's log.
 
-    Example: gfx1100 logs smoke --lines 50
+    Example: gfx1100 logs smoke --follow
     """
-    from builder.deploy.serve import container_name
+    from builder.deploy.labels import NEXT, container_name
 
     state: State = context.obj
-    container = state.engine.container(container_name(_profile(state, profile).name))
+    name = container_name(_profile(state, profile).name)
+    container = state.engine.container(name) or state.engine.container(name + NEXT)
     if container is None:
         raise UsageError(f"there is no deployment of {profile}", hint=f"run `gfx1100 serve {profile}`")
+    if follow:
+        if state.console.as_json:
+            raise UsageError("--follow has no end, so it gives no JSON document", hint="leave out --json or --follow")
+        for line in state.engine.follow(container.id, tail=lines):
+            state.console.line(line)
+        return
     text = state.engine.logs(container.id, tail=lines)
     state.console.result({"container": container.name, "lines": text.splitlines()}, text)
 
@@ -105,18 +123,27 @@ def stop(context: typer.Context, profile: ProfileName) -> None:
 
 
 def rollback(context: typer.Context, profile: ProfileName) -> None:
-    """Go back to the last deployment that was ready before this one; nothing is pulled.
+    """Go back to the image of the last deployment that was ready before this one; nothing is pulled.
 
     Example: gfx1100 rollback smoke
     """
+    from builder.deploy.launch import launch
     from builder.deploy.serve import rollback_image
-    from builder.deploy.serve import serve as deploy
 
     state: State = context.obj
     wanted = _profile(state, profile)
-    image, reference = rollback_image(state.engine, wanted, state=state.settings.state)
-    done = deploy(state.engine, wanted, image, reference=reference, state=state.settings.state, console=state.console)
-    state.console.result(done.as_json(), f"back on {reference}, ready after {done.answer.seconds:.1f} s: {done.url}")
+    image, entry = rollback_image(state.engine, wanted, state=state.settings.state)
+    done = launch(
+        state.engine,
+        wanted,
+        lambda: (image, entry.image),
+        root=state.root,
+        state=state.settings.state,
+        console=state.console,
+        model=Path(entry.model) if entry.model else None,
+        drafter=Path(entry.drafter) if entry.drafter else None,
+    )
+    state.console.result(done.as_json(), f"back on {entry.image}\n{done.text()}")
 
 
 def quickstart(
@@ -144,15 +171,28 @@ def _profile(state: State, name: str) -> Profile:
     return load_profile(state.root, name)
 
 
+def _contexts(text: str | None) -> tuple[int, ...] | None:
+    """Return the prompt lengths of ``512,8192``; none for ``0``, and None when nothing was said."""
+    if text is None:
+        return None
+    words = text.split(",")
+    if not all(word.isdigit() for word in words):
+        raise UsageError(f"--warm-up takes numbers of tokens, found {text!r}", hint="such as --warm-up 512,8192, or 0")
+    return tuple(int(word) for word in words if int(word))
+
+
 def _image(state: State, profile: Profile, named: str | None) -> tuple[Image, str]:
     """Return the image to serve and what history calls it, pulled when it is not on the engine yet."""
     from builder.cli.images import newest_record
     from builder.models.record import image_reference
-    from builder.registry.pull import pull
+    from builder.registry.pull import held_image, pull
     from builder.registry.reference import parse_reference
 
-    reference = named or image_reference(newest_record(state, profile.stack))
-    image = state.engine.image(reference)
+    if profile.stack is None:
+        return _foreign_image(state, profile, named)
+    record = None if named else newest_record(state, profile.stack)
+    reference = image_reference(record) if record else named or ""
+    image = held_image(state.engine, record) if record else state.engine.image(reference)
     if image is None:
         done = pull(
             state.engine, reference, records=state.records, settings=state.settings, on_progress=state.console.step
@@ -161,3 +201,22 @@ def _image(state: State, profile: Profile, named: str | None) -> tuple[Image, st
     if "@" not in reference and image.repo_digests:
         return image, image.repo_digests[0]
     return image, reference if "@" in reference else image.id
+
+
+def _foreign_image(state: State, profile: Profile, named: str | None) -> tuple[Image, str]:
+    """Return an image that was not built here, so it has no record; its tag is looked up once, it is pulled by digest.
+
+    Raises:
+        UsageError: None was named.
+    """
+    from builder.registry.reference import parse_reference
+
+    if named is None:
+        raise UsageError(f"{profile.name} has no stack: its image is yours to name", hint="serve it with --image REF")
+    image = state.engine.image(named)
+    if image is None:
+        asked = parse_reference(named)
+        digest = asked.digest or state.engine.remote_digest(named)
+        image = state.engine.pull(asked.repository, digest, on_progress=state.console.step)
+        return image, str(asked.at(digest))
+    return image, named if "@" in named else next(iter(image.repo_digests), image.id)

@@ -24,6 +24,9 @@ class Entry(Data):
         image_id: The engine's id of it.
         seconds: Seconds to the first answered prompt, or until it failed.
         note: The first line of the reason, for a failure.
+        model: The model folder on the host; empty when there was none.
+        drafter: The draft model's folder; empty when there was none.
+        kv_tokens: What the KV cache held, as the log said; 0 when it did not say.
     """
 
     at: str
@@ -32,6 +35,9 @@ class Entry(Data):
     image_id: Digest
     seconds: float = 0.0
     note: str = ""
+    model: str = ""
+    drafter: str = ""
+    kv_tokens: int = 0
 
 
 class History(Data):
@@ -44,6 +50,11 @@ class History(Data):
     def last_ready(self, *, but: str = "") -> Entry | None:
         """Return the newest entry that became ready, leaving out the image ``but``."""
         return next((e for e in reversed(self.entries) if e.event == "ready" and e.image_id != but), None)
+
+    def usual_seconds(self, image_id: str) -> float | None:
+        """Return the seconds that the last start of an image took until it was ready, or None when there was none."""
+        starts = (e.seconds for e in reversed(self.entries) if e.event == "ready" and e.image_id == image_id)
+        return next(starts, None)
 
 
 def read_history(state: Path, profile: str) -> History:

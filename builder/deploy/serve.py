@@ -1,39 +1,61 @@
-"""Start a deployment and switch over to it; whatever goes wrong, what ran before runs again."""
+"""Start a deployment and switch over to it; whatever goes wrong, what ran before runs again.
+
+A card cannot hold two models and a published port cannot move to another container, so the old deployment is stopped
+just before the new one starts, when everything that can be known without starting it is known. What holds neither a
+card of the new one nor its port runs on.
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from builder.deploy.history import Entry, append, read_history
-from builder.deploy.ready import Answer, healthy, wait_ready
-from builder.engine.port import ContainerSpec
+from builder.deploy.labels import DEPLOYMENT, NEXT, Target, container_name, rivals
+from builder.deploy.progress import Progress
+from builder.deploy.ready import Answer, Warmed, wait_ready, warm
+from builder.deploy.spec import CACHE, CACHES, Placement, container_spec, owner
+from builder.deploy.switch import STOP_SECONDS, Switch, stopped_entry
 from builder.errors import DeployError, ToolError, UsageError
 from builder.files import locked
 from builder.models.record import timestamp
-from builder.verify.checks import LABEL
-from builder.verify.trace import DIGEST_LABEL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from builder.console import Console
-    from builder.engine.port import Container, Engine, Image
+    from builder.engine.port import Container, ContainerSpec, Engine, Image
     from builder.models.profile import Profile
 
-DEPLOYMENT = LABEL + "deployment"
-STOP_SECONDS = 60
+
+__all__ = ("DEPLOYMENT", "Deployment", "container_name", "rollback_image", "serve", "stop")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """A deployment that has answered a prompt."""
+    """A deployment that has answered a prompt.
+
+    Attributes:
+        container: Its container's name.
+        image: What was started.
+        url: Where it is asked.
+        answer: The first prompt's answer.
+        warmed: The prompts of the warm-up.
+        warnings: Silent fallbacks that its log told of.
+        figures: Numbers that its log told, such as kv_tokens.
+        stopped: Other deployments that had to make room.
+    """
 
     container: str
     image: str
     url: str
     answer: Answer
+    warmed: tuple[Warmed, ...] = ()
+    warnings: tuple[str, ...] = ()
+    figures: dict[str, int] = field(default_factory=dict)
+    stopped: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``serve --json`` prints."""
@@ -44,7 +66,20 @@ class Deployment:
             "model": self.answer.model,
             "text": self.answer.text,
             "seconds": round(self.answer.seconds, 2),
+            "warm_up": [asdict(one) for one in self.warmed],
+            "warnings": list(self.warnings),
+            "figures": self.figures,
+            "stopped": list(self.stopped),
         }
+
+    def text(self) -> str:
+        """Return it for people."""
+        lines = [f"ready after {self.answer.seconds:.1f} s: {self.url}"]
+        lines.append(f"asked, {self.answer.model} said: {self.answer.text!r}")
+        if "kv_tokens" in self.figures:
+            lines.append(f"the KV cache holds {self.figures['kv_tokens']:,} tokens")
+        lines += [f"stopped to make room: {name}" for name in self.stopped]
+        return "\n".join([*lines, *(f"warning: {line}" for line in self.warnings)])
 
 
 def serve(
@@ -55,12 +90,15 @@ def serve(
     reference: str,
     state: Path,
     console: Console,
+    placement: Placement = Placement(),  # noqa: B008 - frozen
     environment: dict[str, str] | None = None,
+    contexts: tuple[int, ...] | None = None,
+    cards_free: Callable[[], None] = lambda: None,
 ) -> Deployment:
-    """Start a profile with an image, wait until it has answered a prompt, and keep it running.
+    """Start a profile with an image, wait until it has answered a prompt, warm it up, and keep it running.
 
-    The deployment that ran before is stopped (its port and its memory are needed), kept on disk, and started
-    again when the new one fails.
+    The deployments that hold its port or a card of it are stopped first, kept on disk, and started again when the
+    new one fails.
 
     Args:
         engine: Where to run.
@@ -69,41 +107,61 @@ def serve(
         reference: What the image is called in history: ``repository@digest`` or its id.
         state: The state folder.
         console: Where progress goes.
+        placement: Devices, groups and model folders.
         environment: Variables on top of the profile's.
+        contexts: Prompt lengths of the warm-up, or None for the usual ones.
+        cards_free: Returns once the memory of the chosen cards is free; called when the old deployment has ended.
 
     Raises:
         DeployError: The new deployment failed; the message says what runs now.
+        UsageError: A container of somebody else has its name.
     """
     name = container_name(profile.name)
-    with locked(state / "deployments" / f"{profile.name}.lock"):
+    target = Target.of(profile)
+    url = target.base(engine)
+    with locked(state / "deployments" / "lock"):
         _clear_leftovers(engine, profile)
         old = engine.container(name)
         _refuse_foreign(old, profile)
-        fresh = engine.create(_spec(profile, image, reference, environment or {}))
-        started = time.monotonic()
+        fresh = _created(engine, container_spec(profile, image, reference, placement, environment or {}), image)
+        standing = rivals(engine, profile, placement.devices)
+        progress = Progress(profile, usual=read_history(state, profile.name).usual_seconds(image.id))
+        switch = Switch(
+            engine=engine, profile=profile, state=state, console=console, old=old, fresh=fresh, standing=standing
+        )
+        began = time.monotonic()
         try:
-            if old is not None:
-                console.step(f"stopping the deployment that runs now ({name})")
-                engine.keep_running(old.id, always=False)
-                engine.stop(old.id, timeout=STOP_SECONDS)
+            switch.make_room(cards_free)
             console.step(f"starting {reference} as {fresh.name}")
             engine.start(fresh.id)
-            answer = wait_ready(engine, fresh, profile, on_progress=console.step)
-            _take_over(engine, profile, old, fresh)
+            _check_memory(engine, fresh, profile)
+            answer = wait_ready(engine, fresh, target, on_progress=console.step, progress=progress)
+            console.step(f"answered a prompt after {answer.seconds:.1f} s")
+            warmed = warm(engine, fresh, target, contexts=contexts, on_progress=console.step, progress=progress)
+            switch.take_over()
         except BaseException as trouble:
-            _fall_back(engine, profile, old, fresh, console)
-            append(state, profile.name, _entry("failed", image, reference, time.monotonic() - started, trouble))
+            switch.fall_back()
+            append(state, profile.name, _entry(image, reference, placement, time.monotonic() - began, trouble))
             if not isinstance(trouble, ToolError):
                 raise
-            kept = (
-                "the deployment before it runs again" if old is not None and old.state == "running" else "nothing runs"
-            )
-            raise DeployError(f"{trouble.message}\n{profile.name} failed; {kept}", hint=trouble.hint) from trouble
-        append(state, profile.name, _entry("ready", image, reference, answer.seconds))
-    return Deployment(container=name, image=reference, url=f"http://{profile.address}:{profile.port}", answer=answer)
+            raise DeployError(f"{trouble.message}\n{profile.name} failed; {switch.now}", hint=trouble.hint) from trouble
+        entry = _entry(image, reference, placement, answer.seconds, None)
+        figures = dict(progress.figures)
+        append(state, profile.name, entry.model_copy(update={"kv_tokens": figures.get("kv_tokens", 0)}))
+        switch.record_stopped()
+    return Deployment(
+        container=name,
+        image=reference,
+        url=url,
+        answer=answer,
+        warmed=tuple(warmed),
+        warnings=tuple(progress.warnings()),
+        figures=figures,
+        stopped=switch.others,
+    )
 
 
-def rollback_image(engine: Engine, profile: Profile, *, state: Path) -> tuple[Image, str]:
+def rollback_image(engine: Engine, profile: Profile, *, state: Path) -> tuple[Image, Entry]:
     """Return the image of the last ready deployment that is not the one which runs now; nothing is pulled.
 
     Raises:
@@ -115,8 +173,11 @@ def rollback_image(engine: Engine, profile: Profile, *, state: Path) -> tuple[Im
         raise UsageError(f"{profile.name} has no earlier deployment that was ready")
     image = engine.image(entry.image_id) or engine.image(entry.image)
     if image is None:
-        raise UsageError(f"the image of the last ready deployment, {entry.image}, is not on this host any more")
-    return image, entry.image
+        raise UsageError(
+            f"the image of the last ready deployment, {entry.image}, is not on this host any more",
+            hint=f"gfx1100 serve {profile.name} --image {entry.image}",
+        )
+    return image, entry
 
 
 def stop(engine: Engine, profile: str, *, state: Path) -> bool:
@@ -124,40 +185,41 @@ def stop(engine: Engine, profile: str, *, state: Path) -> bool:
     ours = engine.containers(f"{DEPLOYMENT}={profile}")
     ran = [container for container in ours if container.state == "running"]
     for container in ours:
-        if container.state == "running":
+        if container.state in {"running", "restarting", "paused"}:
+            engine.keep_running(container.id, always=False)
             engine.stop(container.id, timeout=STOP_SECONDS)
         engine.remove(container.id)
     for container in ran:
-        reference = container.labels.get(LABEL + "reference", container.image_id)
-        append(state, profile, Entry(at=timestamp(), event="stopped", image=reference, image_id=container.image_id))
+        append(state, profile, stopped_entry(container, ""))
     return bool(ran)
 
 
-def container_name(profile: str) -> str:
-    """Return the name of a profile's container."""
-    return f"gfx1100-{profile}"
+def _created(engine: Engine, spec: ContainerSpec, image: Image) -> Container:
+    made = engine.create(spec)
+    try:
+        if spec.volumes:
+            user, group = owner(image)
+            engine.add_folders(made.id, CACHE, sorted(CACHES.values()), user=user, group=group)
+    except BaseException:
+        engine.remove(made.id)
+        raise
+    return made
 
 
-def _spec(profile: Profile, image: Image, reference: str, environment: dict[str, str]) -> ContainerSpec:
-    return ContainerSpec(
-        image=image.id,
-        name=f"{container_name(profile.name)}-next",
-        command=profile.command,
-        environment={**profile.environment, **environment},
-        labels={
-            DEPLOYMENT: profile.name,
-            LABEL + "reference": reference,
-            **({DIGEST_LABEL: reference.partition("@")[2]} if "@" in reference else {}),
-        },
-        ports={profile.port: (profile.address, profile.port)},
-        shm_bytes=profile.shm_bytes,
-    )
+def _check_memory(engine: Engine, fresh: Container, profile: Profile) -> None:
+    """Read back the size of /dev/shm: the engine's default of 64 MB is a bus error with two cards."""
+    here = engine.container(fresh.id)
+    if profile.shm_bytes is not None and here is not None and here.shm_bytes != profile.shm_bytes:
+        raise DeployError(
+            f"{engine.name} gave {fresh.name} a /dev/shm of {here.shm_bytes:,} bytes, {profile.shm_bytes:,} were asked",
+            hint="set the engine's default-shm-size, or take shm_bytes out of the profile to share the host's",
+        )
 
 
 def _clear_leftovers(engine: Engine, profile: Profile) -> None:
     """Remove what a killed run left: containers of ours that never took over."""
     for container in engine.containers(f"{DEPLOYMENT}={profile.name}"):
-        if container.name.endswith("-next"):
+        if container.name.endswith(NEXT):
             engine.stop(container.id, timeout=STOP_SECONDS)
             engine.remove(container.id)
 
@@ -170,72 +232,15 @@ def _refuse_foreign(old: Container | None, profile: Profile) -> None:
         )
 
 
-def _take_over(engine: Engine, profile: Profile, old: Container | None, fresh: Container) -> None:
-    """Give the new container the name and the restart policy; the old one stays on disk as the way back."""
-    name = container_name(profile.name)
-    if old is not None:
-        previous = engine.container(f"{name}-previous")
-        if previous is not None:
-            engine.remove(previous.id)
-        engine.rename(old.id, f"{name}-previous")
-    engine.rename(fresh.id, name)
-    engine.keep_running(fresh.id, always=True)
-
-
-def _fall_back(engine: Engine, profile: Profile, old: Container | None, fresh: Container, console: Console) -> None:
-    engine.stop(fresh.id, timeout=STOP_SECONDS)
-    engine.remove(fresh.id)
-    if old is None or old.state != "running":
-        return
-    console.step("bringing the deployment before it back")
-    name = container_name(profile.name)
-    here = engine.container(old.id)
-    if here is not None and here.name != name:
-        engine.rename(old.id, name)
-    engine.start(old.id)
-    wait_ready(engine, old, profile, on_progress=console.step)
-    engine.keep_running(old.id, always=True)
-
-
-def _entry(event: Any, image: Image, reference: str, seconds: float, why: BaseException | None = None) -> Entry:  # noqa: ANN401
+def _entry(image: Image, reference: str, placement: Placement, seconds: float, why: BaseException | None) -> Entry:
     note = "" if why is None else (str(why) or type(why).__name__).splitlines()[0][:200]
-    return Entry(at=timestamp(), event=event, image=reference, image_id=image.id, seconds=round(seconds, 2), note=note)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """What a deployment is doing."""
-
-    state: str
-    profile: str
-    digest: str
-    since: str
-    restarts: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what ``status --json`` prints."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """Return it for people."""
-        if self.state == "none":
-            return f"{self.profile}: none"
-        return f"{self.profile}: {self.state} since {self.since}, {self.restarts} restarts\n{self.digest}"
-
-
-def status(engine: Engine, profile: Profile) -> Status:
-    """Return the state of a profile's deployment: starting, ready, dead, stopped or none."""
-    container = engine.container(container_name(profile.name))
-    if container is None:
-        return Status(state="none", profile=profile.name, digest="", since="", restarts=0)
-    if container.state in {"created", "running"}:
-        state = "ready" if healthy(f"http://{profile.address}:{profile.port}{profile.ready.health}") else "starting"
-    else:
-        state = "stopped" if container.exit_code == 0 else "dead"
-    return Status(
-        state=state,
-        profile=profile.name,
-        digest=container.labels.get(DIGEST_LABEL, container.image_id),
-        since=container.started_at,
-        restarts=container.restarts,
+    return Entry(
+        at=timestamp(),
+        event="ready" if why is None else "failed",
+        image=reference,
+        image_id=image.id,
+        seconds=round(seconds, 2),
+        note=note,
+        model=str(placement.model or ""),
+        drafter=str(placement.drafter or ""),
     )

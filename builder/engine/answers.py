@@ -50,6 +50,8 @@ HINTS = (
 def image(told: dict[str, Any], history: Iterable[dict[str, Any]]) -> Image:
     """Return the image of an inspect answer and a history answer."""
     config = told.get("Config") or {}
+    layers = list(history)
+    health = tuple((config.get("Healthcheck") or {}).get("Test") or ())
     return Image(
         id=told["Id"],
         repo_digests=tuple(sorted(told.get("RepoDigests") or ())),
@@ -59,7 +61,9 @@ def image(told: dict[str, Any], history: Iterable[dict[str, Any]]) -> Image:
         entrypoint=(*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())),
         user=config.get("User") or "",
         size=int(told.get("Size") or 0),
-        history=tuple(layer.get("CreatedBy") or "" for layer in history),
+        history=tuple(layer.get("CreatedBy") or "" for layer in layers),
+        layers=tuple(int(layer.get("Size") or 0) for layer in layers),
+        healthcheck=() if health == ("NONE",) else health,
     )
 
 
@@ -89,7 +93,8 @@ def answering(engine: str, what: str, failure: type[ToolError] = HostError) -> I
     Args:
         engine: The engine's name, for the message.
         what: What was asked of it, such as ``start the container x``.
-        failure: The class for an answer that says no; an engine that does not answer is always a HostError.
+        failure: The class for an answer that says no; an engine that does not answer is a HostError, and for a
+            RegistryError's question it is the registry behind it that does not.
     """
     import docker.errors
     import requests
@@ -101,6 +106,10 @@ def answering(engine: str, what: str, failure: type[ToolError] = HostError) -> I
         said = str(no.explanation or no)
         raise failure(f"{engine} could not {what}: {said}", hint=hint(said)) from no
     except (requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError) as late:
+        if failure is RegistryError:
+            raise RegistryError(
+                f"could not {what}: nothing came for a long time", hint="the registry or the way to it hangs: try again"
+            ) from late
         raise HostError(
             f"{engine} did not answer in time when asked to {what}", hint="look at its log; restart it when it hangs"
         ) from late

@@ -6,6 +6,7 @@ import codecs
 import importlib.util
 import os
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 60  # an engine that is silent longer than this over a question hangs
 WORK_SECONDS = 1800  # a registry may be silent this long while it takes in a layer of several GB
+PULL_SECONDS = 600  # a pull tells its progress all the time, but for the check of a large layer's sum
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
@@ -48,6 +50,7 @@ class DockerEngine:
     def __init__(self, address: Address) -> None:
         self._ask = _client(address, ASK_SECONDS)
         self._work = _client(address, WORK_SECONDS)
+        self._pull = _client(address, PULL_SECONDS)
         told = self._ask.version()
         kind = "podman" if any("podman" in part["Name"].lower() for part in told.get("Components") or ()) else "docker"
         self.name = f"{kind} {told['Version'].split('+')[0]} at {address.url}"
@@ -78,6 +81,13 @@ class DockerEngine:
         with answering(self.name, f"inspect the image {reference}"):
             told = _found(self._ask.inspect_image, reference)
             return None if told is None else image(told, _found(self._ask.history, told["Id"]) or ())
+
+    def images(self, label: str) -> list[Image]:
+        """Return the images that carry a label (``key`` or ``key=value``), without their history."""
+        with answering(self.name, f"list the images with the label {label}"):
+            listed = self._ask.images(filters={"label": label})
+            told = [_found(self._ask.inspect_image, identity) for identity in sorted({one["Id"] for one in listed})]
+        return [image(one, ()) for one in told if one is not None]
 
     def import_image(self, tar: Path, reference: str, *, labels: Mapping[str, str]) -> Image:
         """Make an image of one layer from a root filesystem's tar file."""
@@ -128,14 +138,23 @@ class DockerEngine:
         reference = f"{repository}@{digest}"
         what = f"pull {reference}"
         with answering(self.name, what, RegistryError):
-            events = self._work.pull(repository, tag=digest, stream=True, decode=True)
+            events = self._pull.pull(repository, tag=digest, stream=True, decode=True)
             follow_transfer(events, what, on_progress)
         pulled = self.image(reference)
         if pulled is None:
             raise RegistryError(f"could not {what}: {self.name} has no such image after it")
         return pulled
 
-    def run_once(self, image: str, argv: Sequence[str], *, files: Mapping[str, bytes], timeout: float) -> Output:
+    def run_once(
+        self,
+        image: str,
+        argv: Sequence[str],
+        *,
+        files: Mapping[str, bytes],
+        timeout: float,
+        user: str | None = None,
+        mounts: Mapping[str, str] | None = None,
+    ) -> Output:
         """Run a program in a new container without network and remove it; ``files`` are put in by absolute path first.
 
         A program that the image does not have gives 127, as in a shell.
@@ -144,7 +163,9 @@ class DockerEngine:
             VerifyError: It did not end within ``timeout`` seconds and was killed.
         """
         with answering(self.name, f"run {argv[0]} in {image}"):
-            return sandbox.run_once(self._work, image, argv, files=files, timeout=timeout)
+            return sandbox.run_once(
+                self._work, image, argv, files=files, timeout=timeout, user=user, mounts=mounts or {}
+            )
 
     def read_files(self, image: str, paths: Sequence[str], *, limit: int) -> dict[str, bytes]:
         """Return files of an image by absolute path, without running it; a missing one is left out.
@@ -184,6 +205,11 @@ class DockerEngine:
                 host_config=limits,
             )
             return container(self._ask.inspect_container(made["Id"]))
+
+    def add_folders(self, container_id: str, at: str, names: Sequence[str], *, user: int, group: int) -> None:
+        """Put empty folders of a user below a path of a container that was not started; the path may be a volume."""
+        with answering(self.name, f"make folders in {at} of the container {container_id}", DeployError):
+            self._work.put_archive(container_id, at, sandbox.tar_of_folders(names, user=user, group=group))
 
     def start(self, container_id: str) -> None:
         """Start a created or stopped container."""
@@ -231,12 +257,21 @@ class DockerEngine:
         with answering(self.name, f"read the log of {container_id}"):
             return self._ask.logs(container_id, tail=tail).decode(errors="replace")
 
-    def follow(self, container_id: str) -> Iterator[str]:
-        """Yield the lines of a container's output as they come, until it ends."""
+    def logs_since(self, container_id: str, since: float) -> list[tuple[float, str]]:
+        """Return the lines of a container's output from a time on, each with its time (seconds since 1970)."""
+        with answering(self.name, f"read the log of {container_id}"):
+            # docker-py passes a float on as it is, and an engine reads its fraction
+            told = self._ask.logs(container_id, timestamps=True, since=since or None)
+        split = (line.partition(" ") for line in told.decode(errors="replace").split("\n") if line)
+        return [(datetime.fromisoformat(at).timestamp(), line.rstrip("\r")) for at, _, line in split]
+
+    def follow(self, container_id: str, *, tail: int | None = None) -> Iterator[str]:
+        """Yield the last lines of a container's output (all by default), then more as they come, until it ends."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         rest = ""
         with answering(self.name, f"follow the log of {container_id}"):
-            stream: Any = self._work.logs(container_id, stream=True, follow=True)
+            last: Any = "all" if tail is None else tail
+            stream: Any = self._work.logs(container_id, stream=True, follow=True, tail=last)
             try:
                 for chunk in stream:
                     *lines, rest = (rest + decoder.decode(chunk)).split("\n")
@@ -258,15 +293,22 @@ def _client(address: Address, timeout: int) -> docker.APIClient:
     import docker
     from docker.tls import TLSConfig
 
+    class Client(docker.APIClient):
+        """docker-py's client, which by itself waits for a pull without any bound."""
+
+        def request(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - requests' own signature
+            options["timeout"] = options.get("timeout") or timeout
+            return super().request(*arguments, **options)
+
     if address.url.startswith("ssh://"):
         if importlib.util.find_spec("paramiko") is None:
             raise HostError(f"{address.url} needs the Python package paramiko", hint="pip install 'docker[ssh]'")
         # the user's own ssh client knows the user's hosts, keys and agent
-        return docker.APIClient(address.url, version="auto", timeout=timeout, use_ssh_client=True)
+        return Client(address.url, version="auto", timeout=timeout, use_ssh_client=True)
     folder = address.certificates
     pair = (str(folder / "cert.pem"), str(folder / "key.pem")) if folder else None
     tls = TLSConfig(client_cert=pair, ca_cert=str(folder / "ca.pem"), verify=True) if folder else False
-    return docker.APIClient(address.url, version="auto", timeout=timeout, tls=tls)
+    return Client(address.url, version="auto", timeout=timeout, tls=tls)
 
 
 def _found(ask: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - docker-py's JSON

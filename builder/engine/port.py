@@ -24,6 +24,8 @@ class Image:
         user: User of its config.
         size: Bytes on disk.
         history: The command of each layer, newest first.
+        layers: Unpacked bytes of each entry of ``history``.
+        healthcheck: The health check of its config; empty when it has none, or says NONE.
     """
 
     id: str
@@ -35,6 +37,8 @@ class Image:
     user: str = ""
     size: int = 0
     history: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
+    healthcheck: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +134,9 @@ class Engine(Protocol):
     def image(self, reference: str) -> Image | None:
         """Return an image by id, tag or digest, or None when the engine has none."""
 
+    def images(self, label: str) -> list[Image]:
+        """Return the images that carry a label (``key`` or ``key=value``), without their history."""
+
     def import_image(self, tar: Path, reference: str, *, labels: Mapping[str, str]) -> Image:
         """Make an image of one layer from a root filesystem's tar file."""
 
@@ -152,14 +159,23 @@ class Engine(Protocol):
         *,
         files: Mapping[str, bytes],
         timeout: float,
+        user: str | None = None,
+        mounts: Mapping[str, str] | None = None,
     ) -> Output:
-        """Run a program in a new container without network and remove it; ``files`` go in by absolute path first."""
+        """Run a program in a new container without network and remove it; ``files`` go in by absolute path first.
+
+        It runs as ``user``, or as the image's own. ``mounts`` are paths of the engine's own host, each with the
+        path at which the program sees it, read-only.
+        """
 
     def read_files(self, image: str, paths: Sequence[str], *, limit: int) -> dict[str, bytes]:
         """Return files of an image by absolute path, without running it; a missing one is left out."""
 
     def create(self, spec: ContainerSpec) -> Container:
         """Create a container (not started), with an init process, no new privileges and no restart policy."""
+
+    def add_folders(self, container_id: str, at: str, names: Sequence[str], *, user: int, group: int) -> None:
+        """Put empty folders of a user below a path of a container that was not started; the path may be a volume."""
 
     def start(self, container_id: str) -> None:
         """Start a created or stopped container."""
@@ -185,8 +201,11 @@ class Engine(Protocol):
     def logs(self, container_id: str, *, tail: int) -> str:
         """Return the last lines of a container's output."""
 
-    def follow(self, container_id: str) -> Iterator[str]:
-        """Yield the lines of a container's output as they come, until it ends."""
+    def logs_since(self, container_id: str, since: float) -> list[tuple[float, str]]:
+        """Return the lines of a container's output from a time on, each with its time (seconds since 1970)."""
+
+    def follow(self, container_id: str, *, tail: int | None = None) -> Iterator[str]:
+        """Yield the last lines of a container's output (all by default), then more as they come, until it ends."""
 
     def changes(self, container_id: str) -> tuple[str, ...]:
         """Return the paths that a container added or changed against its image."""

@@ -28,22 +28,32 @@ GO_TYPE = 1 << 31 | GO_SYMLINK | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19
 
 
 def run_once(
-    client: docker.APIClient, image: str, argv: Sequence[str], *, files: Mapping[str, bytes], timeout: float
+    client: docker.APIClient,
+    image: str,
+    argv: Sequence[str],
+    *,
+    files: Mapping[str, bytes],
+    timeout: float,
+    user: str | None = None,
+    mounts: Mapping[str, str] | None = None,
 ) -> Output:
     """Run a program in a new container without network and remove the container, however it ends."""
     import docker.errors
     import requests
-    from docker.types import LogConfig
+    from docker.types import LogConfig, Mount
 
+    binds = [Mount(seen, host, type="bind", read_only=True) for host, seen in (mounts or {}).items()]
     made = client.create_container(
         image,
         entrypoint=[argv[0]],
         command=list(argv[1:]),
         labels=PURPOSE,
+        user=user,
         use_config_proxy=False,
         host_config=client.create_host_config(
             network_mode="none",
             security_opt=["no-new-privileges"],
+            mounts=binds,
             log_config=LogConfig(type="json-file", config={"max-size": LOG_LIMIT}),
         ),
     )["Id"]
@@ -81,6 +91,17 @@ def read_files(client: docker.APIClient, image: str, paths: Sequence[str], *, li
     finally:
         client.remove_container(made, force=True, v=True)
     return {path: data for path, data in found.items() if data is not None}
+
+
+def tar_of_folders(names: Sequence[str], *, user: int, group: int) -> bytes:
+    """Return a tar of empty folders that belong to a user."""
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.type, member.mode, member.uid, member.gid = tarfile.DIRTYPE, stat.S_IRWXU, user, group
+            archive.addfile(member)
+    return whole.getvalue()
 
 
 def _read(client: docker.APIClient, made: str, path: str, limit: int) -> bytes | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from builder.errors import UsageError
 from builder.models.base import Commit, Data, Digest, Name, Sha256, dump_yaml, load_yaml
+from builder.models.stack import REHEARSAL
 
 UNRESOLVED: Literal["unresolved"] = "unresolved"
 Unresolved = Literal["unresolved"]
@@ -28,6 +30,18 @@ class LockedWheel(Data):
     url: str
     sha256: Sha256 | Unresolved
 
+    @property
+    def file(self) -> str:
+        """The wheel's file name: the end of its address."""
+        return unquote(urlsplit(self.url).path.rpartition("/")[2])
+
+
+class LockedFetch(Data):
+    """A second repository that is exported into the context, at its commit."""
+
+    name: Name
+    commit: Commit | Unresolved
+
 
 class LockedPatch(Data):
     """A patch file of the series and its hash."""
@@ -48,6 +62,9 @@ class Lock(Data):
         version: The version that the engine's build is told.
         bases: The base images of the stages.
         wheels: The wheels.
+        requirements: What the run-time requirements resolved to when the wheelhouse was filled, as further constraints;
+            empty before that.
+        fetched: Further repositories.
         patches: The series in its order.
         template_sha256: Hash over the Dockerfile template and the macros that it uses.
     """
@@ -57,8 +74,10 @@ class Lock(Data):
     stack_sha256: Sha256
     commit: Commit | Unresolved
     version: str
-    bases: dict[Literal["build", "runtime"], LockedBase]
+    bases: dict[Literal["build", "runtime", "rccl"], LockedBase]
     wheels: tuple[LockedWheel, ...] = ()
+    requirements: tuple[LockedWheel, ...] = ()
+    fetched: tuple[LockedFetch, ...] = ()
     patches: tuple[LockedPatch, ...] = ()
     template_sha256: Sha256
 
@@ -68,6 +87,7 @@ class Lock(Data):
             *(["commit"] if self.commit == UNRESOLVED else []),
             *(f"base {name}" for name, base in self.bases.items() if base.digest == UNRESOLVED),
             *(f"wheel {wheel.name}" for wheel in self.wheels if wheel.sha256 == UNRESOLVED),
+            *(f"fetch {fetch.name}" for fetch in self.fetched if fetch.commit == UNRESOLVED),
         ]
 
     def text(self) -> str:
@@ -76,7 +96,9 @@ class Lock(Data):
 
 
 def lock_path(root: Path, stack: str) -> Path:
-    """Return where the lock of a stack lies."""
+    """Return where the lock of a stack lies; that of a rehearsal is this machine's own, as its wheels are."""
+    if stack.endswith(REHEARSAL):
+        return root / ".gfx1100" / "locks" / f"{stack}.lock.yaml"
     return root / "stacks" / f"{stack}.lock.yaml"
 
 

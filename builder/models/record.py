@@ -7,10 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from builder.errors import UsageError
 from builder.files import canonical_json, read_text, write_atomic
 from builder.models.base import Commit, Data, Digest, Name, Sha256, validated
 
+# On an image of this program: which stack it is
+STACK_LABEL = "io.gfx1100.stack"
 Outcome = Literal["applied", "present", "unneeded", "failed"]
 
 
@@ -33,18 +37,35 @@ class PatchRecord(Data):
 
 
 class Check(Data):
-    """What one check of the verification found."""
+    """What one check of the verification found.
+
+    Attributes:
+        id: The check.
+        status: Whether it passed; a skipped one could not be made.
+        message: What was found, and where; or why it was skipped.
+        means: What a failure means on the card; empty otherwise.
+        fix: What to do about a failure; empty otherwise.
+    """
 
     id: Name
     status: Literal["ok", "failed", "skipped"]
     message: str
+    means: str = ""
+    fix: str = ""
 
 
 class Verification(Data):
-    """The verdict over an image and the checks behind it."""
+    """The verdict over an image and the checks behind it.
+
+    Attributes:
+        verdict: ``failed`` when one check failed.
+        checks: All checks.
+        report_sha256: Hash of each report that the checks were made from: ``probe``, ``files``, ``objects``.
+    """
 
     verdict: Literal["ok", "failed"]
     checks: tuple[Check, ...]
+    report_sha256: dict[Name, Sha256] = Field(default_factory=dict)
 
 
 class Published(Data):
@@ -73,6 +94,8 @@ class Record(Data):
         dockerfile_sha256: Hash of the rendered Dockerfile.
         context_sha256: Hash of the whole build context.
         image_id: The engine's id of the image that was built.
+        image_bytes: Bytes that it takes on disk; None in a record of an earlier version.
+        unproven: What this build could not prove, a sentence each; a rehearsal's.
         verification: What the checks found; None before they ran.
         published: Where it went; None before that.
     """
@@ -91,6 +114,8 @@ class Record(Data):
     dockerfile_sha256: Sha256
     context_sha256: Sha256
     image_id: Digest
+    image_bytes: int | None = None
+    unproven: tuple[str, ...] = ()
     verification: Verification | None = None
     published: Published | None = None
 

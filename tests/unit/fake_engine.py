@@ -9,6 +9,7 @@ class FakeEngine:
     """Images and containers as dictionaries; ``on_start`` may decide what a started container becomes."""
 
     name = "fake engine"
+    environment = {}
 
     def __init__(self, images=(), *, on_start=lambda container: container):
         self.images = {image.id: image for image in images}
@@ -31,13 +32,14 @@ class FakeEngine:
     def read_files(self, image, paths, *, limit):
         return {path: self.files[path] for path in paths if path in self.files}
 
-    def run_once(self, image, argv, *, files, timeout):
+    def run_once(self, image, argv, *, files, timeout, user=None, mounts=None):
         self.calls.append(("run_once", files))
         return self.answer
 
     def create(self, spec):
         identity = f"c{len(self.specs)}"
-        box = Container(id=identity, name=spec.name, image_id=spec.image, state="created", labels=spec.labels)
+        box = Container(id=identity, name=spec.name, image_id=spec.image, state="created", labels=spec.labels,
+            shm_bytes=spec.shm_bytes or 64 << 20)
         self.boxes[identity], self.specs[identity] = box, spec
         self.calls.append(("create", spec.name))
         return box
@@ -71,8 +73,18 @@ class FakeEngine:
         key, _, value = label.partition("=")
         return [box for box in self.boxes.values() if key in box.labels and (not value or box.labels[key] == value)]
 
+    def add_folders(self, container_id, at, names, *, user, group):
+        self.calls.append(("add_folders", at))
+
     def logs(self, container_id, *, tail):
         return self.log.get(container_id, "")
+
+    def logs_since(self, container_id, since):
+        return [(float(at), line) for at, line in enumerate(self.log.get(container_id, "").splitlines(), 1) if at >= since]
+
+    def follow(self, container_id, *, tail=None):
+        lines = self.log.get(container_id, "").splitlines()
+        return iter(lines if tail is None else lines[-tail:])
 
     def changes(self, container_id):
         return self.changed.get(container_id, ())

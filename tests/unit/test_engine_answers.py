@@ -94,3 +94,18 @@ def test_an_image_of_a_bare_import_has_empty_fields_and_no_errors():
         {"Id": "sha256:i", "RepoTags": None, "Config": {"Cmd": None, "Labels": None}}, [{"CreatedBy": None}]
     )
     assert (made.tags, made.entrypoint, made.labels, made.history) == ((), (), {}, ("",))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, ()),
+        ({"Healthcheck": {"Test": ["NONE"]}}, ()),
+        ({"Healthcheck": {"Test": ["CMD-SHELL", "curl localhost"]}}, ("CMD-SHELL", "curl localhost")),
+    ],
+)
+def test_an_image_tells_its_health_check_and_the_size_of_each_step(config, expected):
+    steps = ({"CreatedBy": "USER 1", "Size": 0}, {"CreatedBy": "RUN make", "Size": 5})
+    made = answers.image({"Id": DIGEST, "Config": config}, iter(steps))
+    assert made.healthcheck == expected
+    assert dict(zip(made.history, made.layers, strict=True)) == {"USER 1": 0, "RUN make": 5}

@@ -1,0 +1,173 @@
+"""Serve commands inside containers: a ``docker run`` line and a compose file, read into :class:`Command`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.deploy.command import Box, Command, Option
+from builder.deploy.words import of_words
+from builder.errors import UsageError
+from builder.files import read_text
+from builder.models.base import parse_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# options of docker run that stand alone (https://docs.docker.com/reference/cli/docker/container/run/)
+BARE = frozenset(
+    (
+        *(
+            "-d",
+            "--detach",
+            "-i",
+            "--interactive",
+            "-t",
+            "--tty",
+            "--rm",
+            "--init",
+            "--privileged",
+            "-P",
+            "--publish-all",
+        ),
+        *("--read-only", "--no-healthcheck", "--oom-kill-disable", "--sig-proxy", "-q", "--quiet", "--use-api-socket"),
+    )
+)
+LONG = {"-v": "--volume", "-p": "--publish", "-u": "--user", "-w": "--workdir", "-m": "--memory", "-l": "--label"}
+LONG |= {
+    "-d": "--detach",
+    "-i": "--interactive",
+    "-t": "--tty",
+    "-e": "--env",
+    "-P": "--publish-all",
+    "--net": "--network",
+}
+LONG |= {"-h": "--hostname", "-q": "--quiet"}
+
+
+def of_docker_run(words: Sequence[str], *, version: str | None = None) -> Command:
+    """Return the command of ``docker run …`` or ``podman run …``.
+
+    Raises:
+        UsageError: There is no image in it, or no engine.
+    """
+    rest = list(words)
+    rest = rest[next(i for i, word in enumerate(rest) if word == "run") + 1 :]
+    options: list[Option] = []
+    environment: dict[str, str] = {}
+    while rest and rest[0].startswith("-"):
+        for option in _docker_option(rest):
+            if option.flag == "--env":
+                name, _, value = option.value.partition("=")
+                environment[name] = value
+            else:
+                options.append(option)
+    if not rest:
+        raise UsageError(f"`{shlex.join(words)[:120]}` names no image")
+    box = Box(options=tuple(options), image=rest[0])
+    entry = [option.value for option in options if option.flag == "--entrypoint"]
+    return of_words([*entry, *rest[1:]], environment, box=box, version=version)
+
+
+def of_compose(path: Path, *, service: str | None = None, version: str | None = None) -> Command:
+    """Return the command of a compose file's service.
+
+    Args:
+        path: The file.
+        service: The service; needed when several of them start an engine.
+        version: The engine's version.
+
+    Raises:
+        UsageError: No service starts an engine, or several do and none is named.
+    """
+    services = parse_yaml(read_text(path), path).get("services")
+    if not isinstance(services, dict):
+        raise UsageError(f"{path} has no services")
+    if service is not None and service not in services:
+        raise UsageError(f"{path} has no service {service!r} (it has {', '.join(sorted(services))})")
+    found: dict[str, Command] = {}
+    for name, value in services.items():
+        if service in {None, name} and isinstance(value, dict):
+            try:
+                found[name] = _service(value, version)
+            except UsageError:
+                if service is not None:
+                    raise
+    if len(found) != 1:
+        told = f"several do: {', '.join(found)}" if found else "none does"
+        raise UsageError(f"one service of {path} must start an engine; {told}", hint="name it with --service NAME")
+    return next(iter(found.values()))
+
+
+def _docker_option(rest: list[str]) -> list[Option]:
+    """Take one option from the front of ``rest``; a group of bare short ones (``-it``) gives several."""
+    word = rest.pop(0)
+    if word.startswith("--"):
+        flag, joined, value = word.partition("=")
+        if joined:
+            return [Option(flag=LONG.get(flag, flag), values=(value,))]
+        return [Option(flag=LONG.get(flag, flag), values=() if flag in BARE else _taken(rest, flag))]
+    letters = word[1:]
+    for i, letter in enumerate(letters):
+        if f"-{letter}" not in BARE:
+            attached = letters[i + 1 :].removeprefix("=")
+            values = (attached,) if attached else _taken(rest, f"-{letter}")
+            last = Option(flag=LONG.get(f"-{letter}", f"-{letter}"), values=values)
+            return [*(Option(flag=LONG[f"-{one}"]) for one in letters[:i]), last]
+    return [Option(flag=LONG[f"-{letter}"]) for letter in letters]
+
+
+def _taken(rest: list[str], flag: str) -> tuple[str, ...]:
+    if not rest:
+        raise UsageError(f"docker run's {flag} has no value")
+    return (rest.pop(0),)
+
+
+def _service(value: dict[str, Any], version: str | None) -> Command:
+    """Return a compose service as if it were a docker run line."""
+    options = [Option(flag=flag, values=(str(one),)) for key, flag in LISTS.items() for one in _listed(value.get(key))]
+    for key, flag in SINGLE.items():
+        if value.get(key) is not None:
+            options.append(Option(flag=flag, values=(str(value[key]),)))
+    if value.get("privileged"):
+        options.append(Option(flag="--privileged"))
+    words = [word for key in ("entrypoint", "command") for word in _words(value.get(key))]
+    given = value.get("environment") or {}
+    pairs = given.items() if isinstance(given, dict) else (str(one).partition("=")[::2] for one in given)
+    environment = {str(name): "" if held is None else str(held) for name, held in pairs}
+    box = Box(options=tuple(options), image=str(value.get("image") or ""))
+    return of_words(words, environment, box=box, version=version)
+
+
+# compose keys and the options of docker run that mean the same (https://docs.docker.com/reference/compose-file/services/)
+LISTS = {
+    "devices": "--device",
+    "group_add": "--group-add",
+    "volumes": "--volume",
+    "ports": "--publish",
+    "security_opt": "--security-opt",
+    "cap_add": "--cap-add",
+}
+SINGLE = {
+    "shm_size": "--shm-size",
+    "ipc": "--ipc",
+    "network_mode": "--network",
+    "restart": "--restart",
+    "user": "--user",
+}
+
+
+def _listed(value: object) -> list[object]:
+    if not isinstance(value, list):
+        return []
+    return [_volume(one) if isinstance(one, dict) else one for one in value]
+
+
+def _volume(one: dict[str, Any]) -> str:
+    ends = f"{one.get('source', '')}:{one.get('target', '')}"
+    return ends + (":ro" if one.get("read_only") else "")
+
+
+def _words(value: str | list[object] | None) -> list[str]:
+    return shlex.split(value) if isinstance(value, str) else [str(word) for word in value or ()]

@@ -1,0 +1,157 @@
+"""What a profile needs on this host: memory of the cards, KV tokens, RAM and /dev/shm, and which flag to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.console import table
+from builder.deploy.cards import CARD_BYTES, Term, on_sglang, on_vllm
+from builder.deploy.shape import Shape, gib, known_shape, read_shape
+from builder.deploy.words import of_profile
+from builder.errors import UsageError
+from builder.models.stack import load_stack
+from builder.stage.inputs import series_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.deploy.command import Command
+    from builder.models.profile import Profile
+
+GIB = 1 << 30
+WORKER_RAM = 4 * GIB
+DEFAULT_OFFLOAD = 8 * GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMemory:
+    """What a host has, as far as it is known.
+
+    Attributes:
+        vram: Bytes of each chosen card; empty when no host was read.
+        ram: RAM that is free, or None.
+        shm: Size of the host's /dev/shm, or None.
+    """
+
+    vram: tuple[int, ...] = ()
+    ram: int | None = None
+    shm: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What fits."""
+
+    fits: bool
+    kv_tokens: int
+    terms: tuple[Term, ...]
+    sequences: tuple[tuple[int, int], ...]
+    advice: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what scripts read."""
+        return {
+            "fits": self.fits,
+            "kv_tokens": self.kv_tokens,
+            "terms": {term.name: term.value for term in self.terms},
+            "how": {term.name: term.how for term in self.terms},
+            "sequences": [{"context": context, "sequences": count} for context, count in self.sequences],
+            "advice": list(self.advice),
+        }
+
+    def text(self) -> str:
+        """Return it for people."""
+        rows = [(t.name, gib(t.value) if t.unit == "bytes" else f"{t.value:,}", t.how) for t in self.terms]
+        fit = "  ".join(f"{count} x {context // 1024}K" for context, count in self.sequences)
+        lines = [table(["term", "a card", "how"], rows), "", f"{self.kv_tokens:,} KV tokens: {fit}"]
+        lines += [f"- {line}" for line in self.advice]
+        return "\n".join([*lines, "fits" if self.fits else "does not fit"])
+
+
+def plan(profile: Profile, root: Path, *, model: Path | None = None, host: HostMemory = HostMemory()) -> Plan:
+    """Return what a profile needs and how many tokens fit.
+
+    Args:
+        profile: How to serve.
+        root: The checkout, for the shapes of ``profiles/models/``.
+        model: The checkpoint; by default the shape that the profile names.
+        host: What the host has; a 24 GB card is taken where none is known.
+
+    Raises:
+        UsageError: Neither a checkpoint nor a shape is there, or the command is of an engine that plan does not know.
+    """
+    command = of_profile(profile)
+    needs = profile.needs
+    if model is None and (needs is None or needs.shape is None):
+        raise UsageError(
+            f"the profile {profile.name} names no model shape", hint="give the checkpoint with --model DIR"
+        )
+    shape = read_shape(model) if model is not None else known_shape(root, needs.shape)  # type: ignore[union-attr,arg-type]
+    drafter = known_shape(root, needs.drafter_shape) if needs and needs.drafter_shape else None
+    if shape.checkpoint_bytes is None:
+        raise UsageError(f"{model}: no safetensors files, so the size of the weights is not known")
+    card = min(host.vram[: command.cards] or (CARD_BYTES,))
+    make = on_vllm if command.engine == "vllm" else on_sglang
+    made = make(command, shape, drafter, card)
+    advice, fits = list(made.advice), made.fits
+    (terms, more), enough = _host(profile, command, shape, host)
+    if len(host.vram) < command.cards and host.vram:
+        advice.append(f"{command.cards} cards are needed, {len(host.vram)} are there")
+        fits = False
+    patched = _patch_terms(profile, root)
+    rest = next((term.value for term in made.terms if term.name == "rest"), 0)
+    if patched and sum(term.value for term in patched) > rest:
+        advice.append(f"the patches need more than the {gib(rest)} that are left: lower the share that is given to KV")
+        fits = False
+    return Plan(
+        fits=fits and enough,
+        kv_tokens=made.tokens,
+        terms=(Term("vram", card, "mem_info_vram_total"), *made.terms, *patched, *terms),
+        sequences=made.sequences,
+        advice=(*advice, *more),
+    )
+
+
+def _patch_terms(profile: Profile, root: Path) -> list[Term]:
+    """Return what the parameters of the stack's patches cost on each card, which the engine takes from the rest."""
+    if profile.stack is None:
+        return []
+    stack = load_stack(root, profile.stack)
+    series = series_of(root, stack)
+    values, declared = series.parameters(stack.parameters), series.declared()
+    return [
+        Term(name, value * each, f"{value} x {each >> 20} MiB of the patch parameter {name}; from the rest")
+        for name, value in values.items()
+        if (each := declared[name].vram_bytes_each)
+    ]
+
+
+def _host(
+    profile: Profile, command: Command, shape: Shape, host: HostMemory
+) -> tuple[tuple[list[Term], list[str]], bool]:
+    """Return the terms and the advice about RAM and /dev/shm, and whether they suffice."""
+    transfer = command.json("--kv-transfer-config")
+    extra = transfer.get("kv_connector_extra_config")
+    extra = extra if isinstance(extra, dict) else {}
+    offload = int(extra.get("cpu_bytes_to_use") or DEFAULT_OFFLOAD) if transfer.get("kv_connector") else 0
+    hicache = float(command.get("--hicache-size") or 0) * 1e9 * command.cards
+    experts = shape.expert_bytes if "VLLM_MOE_EXPERT_CACHE_SIZE" in command.environment else 0
+    ram = max(profile.memory.ram_bytes, offload + int(hicache) + experts + command.cards * WORKER_RAM)
+    terms = [
+        Term("ram", ram, "the profile's own figure, or cache + experts + 4 GiB a worker"),
+        Term("offload", offload, "cpu_bytes_to_use; 8 GiB when it is not given"),
+    ]
+    advice, enough = [], True
+    if host.ram is not None and host.ram < ram:
+        enough = False
+        room = host.ram - (ram - offload)
+        least = f'set "cpu_bytes_to_use" to {max(0, room) // GIB * GIB}' if offload and room >= GIB else "free some"
+        advice.append(f"RAM: {gib(ram)} are needed and {gib(host.ram)} are free; {least}")
+    if host.shm is not None and profile.memory.shm_bytes > host.shm:
+        enough = False
+        advice.append(
+            f"the host's /dev/shm has {gib(host.shm)} and {gib(profile.memory.shm_bytes)} are needed: "
+            f"sudo mount -o remount,size={-(-profile.memory.shm_bytes // GIB)}G /dev/shm"
+        )
+    return (terms, advice), enough
