@@ -30,6 +30,7 @@ BUILD_SECONDS = 12 * 3600  # a full build of vLLM's kernels takes up to 2 h; onl
 HEARTBEAT_SECONDS = 30.0
 RETRY_SECONDS = (5.0, 30.0)  # waits before a build is run again that the network broke
 NAME_WIDTH = 100
+NOWHERE = "http://127.0.0.1:9"  # the discard service's port
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,8 @@ def build_image(
     no_cache: bool = False,
     target: str | None = None,
     network: str | None = None,
+    offline: bool = False,
+    keeps_cache: bool = False,
 ) -> BuiltImage:
     """Build the Dockerfile of a context folder on an engine.
 
@@ -81,27 +84,36 @@ def build_image(
         no_cache: Run every step anew.
         target: The stage to stop at.
         network: ``host`` or ``none`` for the RUN steps.
+        offline: Steps reach nobody: pip installs from the wheelhouse alone, and the proxy is one that nobody serves.
+        keeps_cache: The image tells which step made which layer, so that a build elsewhere can take them from it.
 
     Raises:
         BuildError: The build failed; with the failing step, its last lines, its class, the next step and the log.
     """
     began = time.monotonic()
     builder = find_builder({**os.environ, **engine.environment})
-    both = {key: value for name, value in proxies().items() for key in (name, name.upper())}
+    # offline: a network of "none" would change the cache key of every step; a proxy that nobody serves does not
+    ways = {"http_proxy": NOWHERE, "https_proxy": NOWHERE} if offline else proxies()
+    both = {key: value for name, value in ways.items() for key in (name, name.upper())}
     with tempfile.TemporaryDirectory(prefix="gfx1100-build-") as scratch:
         iidfile, jobs_file = Path(scratch) / "iid", Path(scratch) / "jobs"
         jobs_file.write_text(f"{jobs}\n")
+        own = _secrets(settings)
+        if offline:
+            own["pip"] = Path(scratch) / "pip.conf"
+            own["pip"].write_text("[global]\nno-index = true\n")
         argv = builder.argv(
             context,
             dockerfile=context / "Dockerfile",
             tags=tags,
             labels=labels or {},
-            secrets={**_secrets(settings), "jobs": jobs_file},
-            build_args=list(both),
+            secrets={**own, "jobs": jobs_file},
+            build_args=[*both, *(["BUILDKIT_INLINE_CACHE=1"] if keeps_cache else [])],
             iidfile=iidfile,
             no_cache=no_cache,
             target=target,
             network=network,
+            cache_from=[settings.build_cache] if settings.build_cache and not offline else [],
         )
         environment = {**engine.environment, **builder.environment, **both}
         for wait in (*RETRY_SECONDS, None):

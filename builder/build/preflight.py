@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.engine.base import base_reference, base_tar, own_mirror
+from builder.engine.space import is_here
 from builder.errors import HostError, RegistryError
 from builder.settings import proxies
 
@@ -57,13 +58,15 @@ class Needs:
     def of(cls, stack: Stack) -> Needs:
         """Return the needs of a stack's build."""
         bases = (stack.bases.build, stack.bases.runtime)
+        indexes = [wheel.index for wheel in stack.wheels if wheel.index]
+        origin = [stack.source.repository] if stack.source.repository else []
         images = [f"{base.image}@{base.digest}" if base.digest else base.image for base in bases if base.image]
         return cls(
             free_bytes=LARGE_BYTES if images else SMALL_BYTES,
             free_inodes=LARGE_INODES if images else SMALL_INODES,
             images=tuple(dict.fromkeys(images)),
             suites=tuple(dict.fromkeys(base.bootstrap.suite for base in bases if base.bootstrap)),
-            urls=tuple(dict.fromkeys(wheel.index for wheel in stack.wheels)),
+            urls=tuple(dict.fromkeys((*indexes, *(fetch.repository for fetch in stack.fetch), *origin))),
         )
 
 
@@ -133,7 +136,7 @@ def choose_jobs(cores: int, free_memory: int, wanted: int | None) -> tuple[int, 
 
 def _free(engine: Engine, needs: Needs, memory: int) -> _Free:
     data_root = engine.data_root()
-    if _is_here(engine, data_root, memory):
+    if is_here(engine, data_root, memory):
         disk = os.statvfs(data_root)
         # file systems that make inodes as they need them say 0
         inodes = disk.f_favail if disk.f_files else None
@@ -152,13 +155,6 @@ def _free(engine: Engine, needs: Needs, memory: int) -> _Free:
         inodes=inodes or None,
         memory=_meminfo(told, "MemAvailable"),
     )
-
-
-def _is_here(engine: Engine, data_root: Path, memory: int) -> bool:
-    """Whether the engine's host is this one: a socket of this machine alone may lead into a virtual machine."""
-    own = _meminfo(Path("/proc/meminfo").read_text(), "MemTotal")
-    on_socket = engine.environment.get("DOCKER_HOST", "").startswith("unix://")
-    return on_socket and data_root.is_dir() and abs(own - memory) < own // 100
 
 
 def _meminfo(text: str, name: str) -> int:

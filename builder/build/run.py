@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import __version__
+from builder.build.compiler import STAGE as TOOLCHAIN
+from builder.build.compiler import accepted, compiler_questions
 from builder.build.image import build_image
 from builder.build.preflight import Needs, preflight
 from builder.engine.base import bootstrap_base
 from builder.engine.buildkit import find_builder
-from builder.errors import BuildError, VerifyError
+from builder.errors import BuildError, UsageError, VerifyError
+from builder.files import sha256_file
 from builder.models.record import Record, timestamp, write_record
+from builder.registry.reference import parse_reference
+from builder.resolve.wheelhouse import require_full
 from builder.stage.context import Context, Origin, make_context
 from builder.stage.inputs import series_of
 from builder.verify.checks import LABEL
 from builder.verify.run import verify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from builder.build.image import BuiltImage
     from builder.console import Console
     from builder.engine.port import Engine
     from builder.models.lock import Lock
@@ -38,6 +48,7 @@ def build(
     records: Path,
     no_cache: bool = False,
     install: bool = False,
+    offline: bool = False,
 ) -> tuple[Record, Path]:
     """Build a stack into a verified image and write its record.
 
@@ -52,6 +63,7 @@ def build(
         records: The folder of the records.
         no_cache: Build every step anew.
         install: Programs that make a base image may be installed from the distribution.
+        offline: No step reaches the network: everything comes from the caches, the mirror and the wheelhouse.
 
     Returns:
         The record and its path.
@@ -62,6 +74,105 @@ def build(
         BuildError: The build failed.
         VerifyError: The image is there, and its record says what is wrong with it.
     """
+    with _staged(
+        root,
+        stack,
+        lock,
+        engine=engine,
+        origin=origin,
+        settings=settings,
+        console=console,
+        no_cache=no_cache,
+        install=install,
+        offline=offline,
+    ) as (context, image):
+        built = image(
+            tags=(f"gfx1100/{stack.name}:{context.commit[:12]}",),
+            labels={
+                LABEL + "dockerfile-sha256": context.dockerfile_sha256,
+                LABEL + "context-sha256": context.context_sha256,
+                LABEL + "manifest-sha256": sha256_file(context.folder / "chain" / "manifest.json"),
+            },
+            no_cache=no_cache,
+        )
+    console.step(
+        f"built {built.image_id[:19]} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached"
+    )
+    return _verified(engine, stack, context, built.image_id, root=root, origin=origin, console=console, records=records)
+
+
+def build_stage(
+    root: Path,
+    stack: Stack,
+    lock: Lock,
+    *,
+    stage: str,
+    engine: Engine,
+    origin: Origin,
+    settings: Settings,
+    console: Console,
+    install: bool = False,
+) -> str:
+    """Build one stage of a stack and push it to the setting ``build_cache``, for a build on another machine.
+
+    That build takes the stage's layers instead of running its steps; so the compilers may run in one job of a hosted
+    runner and everything else in the next.
+
+    Args:
+        root: The checkout.
+        stack: What to build.
+        lock: Its lock.
+        stage: The stage's name in the Dockerfile.
+        engine: Where to build.
+        origin: What the user asked for instead of what the lock says.
+        settings: Caches, jobs, certificates, mirrors.
+        console: Where progress goes.
+        install: Programs that make a base image may be installed from the distribution.
+
+    Returns:
+        What was pushed, by digest.
+
+    Raises:
+        UsageError: No ``build_cache`` is set, or it has no tag.
+        ToolError: As :func:`build`; or the push failed.
+    """
+    place = parse_reference(settings.build_cache or "")
+    if place.tag is None:
+        raise UsageError(f"the setting build_cache names {place}, which has no tag", hint="write HOST/NAME:TAG")
+    with _staged(
+        root,
+        stack,
+        lock,
+        engine=engine,
+        origin=origin,
+        settings=settings,
+        console=console,
+        no_cache=False,
+        install=install,
+        offline=False,
+    ) as (_, image):
+        built = image(tags=(str(place),), target=stage, keeps_cache=True)
+    console.step(f"built {stage} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached")
+    return str(place.at(engine.push(place.repository, place.tag, on_progress=console.step)))
+
+
+@contextlib.contextmanager
+def _staged(
+    root: Path,
+    stack: Stack,
+    lock: Lock,
+    *,
+    engine: Engine,
+    origin: Origin,
+    settings: Settings,
+    console: Console,
+    no_cache: bool,
+    install: bool,
+    offline: bool,
+) -> Iterator[tuple[Context, Callable[..., BuiltImage]]]:
+    """Check the host, make the bases and the context, and yield it and what builds it."""
+    if offline:
+        require_full(stack, lock, settings)
     ready = preflight(engine, find_builder(), Needs.of(stack), settings=settings)
     for line in ready.lines:
         console.note(f"  {line}")
@@ -80,24 +191,25 @@ def build(
         console.step(
             f"staged {stack.name} {context.version}: {context.context_bytes / 1e6:.1f} MB in {context.seconds:.1f} s"
         )
-        built = build_image(
+        image = partial(
+            build_image,
             engine,
             context.folder,
-            tags=(f"gfx1100/{stack.name}:{context.commit[:12]}",),
-            labels={
-                LABEL + "dockerfile-sha256": context.dockerfile_sha256,
-                LABEL + "context-sha256": context.context_sha256,
-            },
             settings=settings,
             jobs=ready.jobs,
             log=root / "logs" / f"{stack.name}-{timestamp().replace(':', '')}.log",
             console=console,
-            no_cache=no_cache,
+            offline=offline,
         )
-    console.step(
-        f"built {built.image_id[:19]} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached"
-    )
-    return _verified(engine, stack, context, built.image_id, root=root, origin=origin, console=console, records=records)
+        questions = compiler_questions(series_of(root, stack, origin.patches))
+        if questions and stack.device == "rocm":
+            toolchain = image(tags=(), target=TOOLCHAIN, no_cache=no_cache)
+            unneeded = accepted(engine, toolchain.image_id, questions, arch=stack.arch)
+            if unneeded:
+                context = make_context(
+                    root, stack, lock, context.folder, origin=origin, settings=settings, unneeded=unneeded
+                )
+        yield context, image
 
 
 def _verified(
@@ -116,7 +228,9 @@ def _verified(
         raise BuildError(
             f"the engine has no image {image_id} after the build", hint="is something else pruning images?"
         )
-    found = verify(engine, image, stack, series_of(root, stack, origin.patches))
+    examination = verify(engine, image, stack, series_of(root, stack, origin.patches))
+    examination.keep(records.parent / "reports")
+    found = examination.verification
     record = Record(
         format=1,
         stack=stack.name,
@@ -131,15 +245,19 @@ def _verified(
         dockerfile_sha256=context.dockerfile_sha256,
         context_sha256=context.context_sha256,
         image_id=image.id,
+        image_bytes=image.size,
         rocm=stack.rocm,
+        unproven=stack.unproven,
         verification=found,
     )
     path = write_record(records, record)
     failed = [check for check in found.checks if check.status == "failed"]
     if failed:
-        lines = "\n".join(f"  {check.id}: {check.message}" for check in failed)
+        lines = "\n".join(f"  {check.id}: {check.message}\n    do: {check.fix}" for check in failed)
         raise VerifyError(
             f"the image of {stack.name} failed:\n{lines}", hint=f"its record is {path}; it cannot be published"
         )
     console.step(f"verified: {len(found.checks)} checks")
+    for line in stack.unproven:
+        console.note(f"  not proven by this rehearsal: {line}")
     return record, path

@@ -139,12 +139,17 @@ def _bundled(name: str, parts: list[Window]) -> Library:
     for part in parts:
         for entries in fatbin.bundles(part, count):
             count += 1
-            added = [_entry(entry) for entry in entries if not entry.id.startswith("host")]
+            added = [_entry(entry) for entry in entries if not (entry.id.startswith("host") or _is_zeroed(entry))]
             objects += added
             kernel_count += sum(len(code.kernels) for code in added)
             if len(objects) > _MOST_OBJECTS or kernel_count > _MOST_KERNELS:
                 raise part.fault(0, f"more than {_MOST_OBJECTS} code objects or {_MOST_KERNELS} kernels")
     return Library(path=name, bundles=count, objects=tuple(objects))
+
+
+def _is_zeroed(entry: fatbin.Entry) -> bool:
+    """Whether an entry's code was taken out and zeros left in its place, so that it is code for nothing."""
+    return not any(entry.content.peek(0, _START))
 
 
 def _entry(entry: fatbin.Entry) -> CodeObject:

@@ -216,6 +216,7 @@ class Header(Data):
         parameters: What the stack may set.
         assume: What it relies on.
         unneeded_when: Signs in the tree that it is not needed.
+        unneeded_if_compiles: A HIP source; the patch is needless where the build's own compiler accepts it.
         proof: What shows that it is in the image.
     """
 
@@ -232,6 +233,7 @@ class Header(Data):
     parameters: dict[ParameterName, Parameter] = Field(default_factory=dict)
     assume: tuple[Assumption, ...] = ()
     unneeded_when: tuple[Unneeded, ...] = ()
+    unneeded_if_compiles: Text | None = None
     proof: Annotated[tuple[Proof, ...], Field(min_length=1)]
 
 

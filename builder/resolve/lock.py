@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builder.engine.base import base_reference, recipe_sha256
-from builder.files import canonical_json, sha256
-from builder.models.lock import UNRESOLVED, Lock, LockedBase, LockedWheel
+from builder.errors import UsageError
+from builder.files import canonical_json, sha256, write_atomic
+from builder.models.lock import (
+    UNRESOLVED,
+    Lock,
+    LockedBase,
+    LockedFetch,
+    LockedWheel,
+    load_lock,
+    lock_path,
+)
+from builder.models.stack import REHEARSAL
 from builder.registry.client import manifest_digest
-from builder.resolve.wheels import find_wheel
+from builder.registry.reference import HUB, parse_reference
+from builder.resolve.wheelhouse import fill, local_wheel
+from builder.resolve.wheels import find_wheel, is_version
 from builder.source.repository import open_source
-from builder.source.version import pinned_version
-from builder.stage.inputs import locked_patches, series_of, source_location
+from builder.stage.inputs import engine_version, locked_patches, require_resolved, series_of, source_location
+from builder.stage.pins import run_requirements, stand_in_pins, write_stand_ins
 from builder.stage.render import template_sha256
 
 if TYPE_CHECKING:
-    from builder.models.stack import Base, Stack, Wheel
+    from builder.console import Console
+    from builder.models.stack import Base, Fetch, Stack, Wheel
     from builder.settings import Settings
+
+BaseName = Literal["build", "runtime", "rccl"]
+NOWHERE = "0" * 40  # stands for the lock's commit while the user's own is built
 
 
 def resolve(
@@ -47,20 +64,89 @@ def resolve(
     """
     kept = previous if previous is not None and not update else None
     commit = _commit(root, stack, settings, kept, offline=offline)
+    rccl = stack.bases.rccl
     return Lock(
         format=1,
         stack=stack.name,
         stack_sha256=stack_sha256(stack),
         commit=commit,
-        version=UNRESOLVED if commit == UNRESOLVED else pinned_version(commit),
+        version=UNRESOLVED if commit == UNRESOLVED else engine_version(stack, commit),
         bases={
-            "build": _base(stack.bases.build, settings, offline=offline),
-            "runtime": _base(stack.bases.runtime, settings, offline=offline),
+            "build": _base(stack.bases.build, _kept_base(kept, "build"), settings, offline=offline),
+            "runtime": _base(stack.bases.runtime, _kept_base(kept, "runtime"), settings, offline=offline),
+            **({"rccl": _base(rccl, _kept_base(kept, "rccl"), settings, offline=offline)} if rccl else {}),
         },
         wheels=tuple(_wheel(wheel, stack, settings, kept, offline=offline) for wheel in stack.wheels),
+        requirements=kept.requirements if kept and kept.stack_sha256 == stack_sha256(stack) else (),
+        fetched=tuple(_fetch(fetch, settings, kept, offline=offline) for fetch in stack.fetch),
         patches=locked_patches(series_of(root, stack)),
         template_sha256=template_sha256(root, stack),
     )
+
+
+def ensure_lock(root: Path, stack: Stack, *, settings: Settings, console: Console, commit: bool = True) -> Lock:
+    """Return the lock of a stack for a build; what is unresolved in it is resolved first, and the lock written.
+
+    Args:
+        root: The checkout.
+        stack: What to build.
+        settings: Caches, CA bundle, wheelhouse.
+        console: Where that is told.
+        commit: The build takes the lock's commit, and not one that the user named.
+
+    Raises:
+        UsageError: There is no lock, or it is stale.
+        UpstreamError: Something is unresolved, and who knows it could not be asked.
+    """
+    path = lock_path(root, stack.name)
+    own = stack.name.endswith(REHEARSAL)
+    previous = load_lock(root, stack.name) if path.exists() or not own else None
+    outdated = stale(root, stack, previous, settings=settings) if previous else []
+    if previous is not None and outdated and not own:
+        raise UsageError(f"{path} is stale: {'; '.join(outdated)}", hint=f"run `gfx1100 lock {stack.name}`")
+    # a rehearsal's lock is this machine's own and follows its stack by itself
+    lacking = [name for name in previous.unresolved() if commit or name != "commit"] if previous else []
+    if previous is not None and not outdated and not lacking:
+        return previous
+    if previous is not None:
+        console.step(f"resolving {', '.join(lacking or outdated)}")
+    at = previous.model_copy(update={"commit": NOWHERE}) if previous and not commit else previous
+    fresh = resolve(root, stack, settings=settings, previous=None if outdated else at)
+    if not commit and previous is not None:
+        fresh = fresh.model_copy(update={"commit": previous.commit, "version": previous.version})
+    for line in differences(previous, fresh):
+        console.detail(line)
+    write_atomic(path, fresh.text())
+    return fresh
+
+
+def filled(root: Path, stack: Stack, lock: Lock, *, settings: Settings) -> Lock:
+    """Fill the wheelhouse for a stack and return its lock with what the run-time requirements resolved to.
+
+    Raises:
+        UsageError: The commit is unresolved, or the source lacks a requirements file.
+        UpstreamError: The source or a wheel could not be fetched.
+        VerifyError: A wheel is not what the lock names.
+    """
+    require_resolved(lock)
+    source = open_source(source_location(root, stack, settings), cache=settings.cache, ca_bundle=settings.ca_bundle)
+
+    def read(name: str) -> str:
+        found = source.read_files(lock.commit, [name])
+        if name not in found:
+            raise UsageError(f"{source.location} has no file {name} at {lock.commit}")
+        return found[name].decode()
+
+    with tempfile.TemporaryDirectory() as scratch:
+        write_stand_ins(Path(scratch), stack)
+        return fill(
+            stack,
+            lock,
+            run_lines=run_requirements(stack, read),
+            held=stand_in_pins(stack),
+            stand_ins=Path(scratch),
+            settings=settings,
+        )
 
 
 def stack_sha256(stack: Stack) -> str:
@@ -108,7 +194,11 @@ def _commit(root: Path, stack: Stack, settings: Settings, kept: Lock | None, *, 
     return open_source(location, cache=settings.cache, ca_bundle=settings.ca_bundle).resolve(stack.source.ref)
 
 
-def _base(base: Base, settings: Settings, *, offline: bool) -> LockedBase:
+def _kept_base(kept: Lock | None, name: BaseName) -> LockedBase | None:
+    return kept.bases.get(name) if kept else None
+
+
+def _base(base: Base, kept: LockedBase | None, settings: Settings, *, offline: bool) -> LockedBase:
     if base.bootstrap:
         recipe = recipe_sha256(base.bootstrap.suite)
         return LockedBase(image=base_reference(base.bootstrap.suite), recipe_sha256=recipe)
@@ -116,17 +206,39 @@ def _base(base: Base, settings: Settings, *, offline: bool) -> LockedBase:
     if base.digest:
         # a digest that the stack names is the pin itself; the tag only tells a person what it was
         return LockedBase(image=image, digest=base.digest)
-    return LockedBase(image=image, digest=UNRESOLVED if offline else manifest_digest(image, settings))
+    if kept is not None and kept.image == image and kept.digest not in {None, UNRESOLVED}:
+        return kept
+    return LockedBase(image=image, digest=UNRESOLVED if offline else manifest_digest(_asked(image, settings), settings))
+
+
+def _asked(image: str, settings: Settings) -> str:
+    """Return where an image's digest is asked for: a mirror stands for the registry of names without a host."""
+    named = parse_reference(image)
+    if settings.registry_mirror is None or named.host != HUB:
+        return image
+    return f"{settings.registry_mirror}/{str(named).removeprefix(f'{HUB}/')}"
 
 
 def _wheel(wheel: Wheel, stack: Stack, settings: Settings, kept: Lock | None, *, offline: bool) -> LockedWheel:
     for locked in kept.wheels if kept else ():
-        if (locked.name, locked.version) == (wheel.name, wheel.version) and locked.sha256 != UNRESOLVED:
+        same = locked.name == wheel.name and is_version(locked.version, wheel.version)
+        if same and locked.sha256 != UNRESOLVED:
             return locked
     if offline:
         return LockedWheel(name=wheel.name, version=wheel.version, url=UNRESOLVED, sha256=UNRESOLVED)
-    found = find_wheel(wheel, python=stack.python, settings=settings)
-    return LockedWheel(name=wheel.name, version=wheel.version, url=found.url, sha256=found.sha256)
+    if wheel.index is None:
+        found = local_wheel(wheel, python=stack.python, folder=settings.wheels)
+    else:
+        found = find_wheel(wheel, python=stack.python, settings=settings)
+    return LockedWheel(name=wheel.name, version=found.version, url=found.url, sha256=found.sha256)
+
+
+def _fetch(fetch: Fetch, settings: Settings, kept: Lock | None, *, offline: bool) -> LockedFetch:
+    known = next((old.commit for old in kept.fetched if old.name == fetch.name), UNRESOLVED) if kept else UNRESOLVED
+    if known == UNRESOLVED and not offline:
+        source = open_source(fetch.repository, cache=settings.cache, ca_bundle=settings.ca_bundle)
+        return LockedFetch(name=fetch.name, commit=source.resolve(fetch.ref))
+    return LockedFetch(name=fetch.name, commit=known)
 
 
 def _flat(lock: Lock) -> dict[str, str]:
@@ -139,4 +251,6 @@ def _flat(lock: Lock) -> dict[str, str]:
     }
     flat |= {f"base {name}": f"{base.image} {base.digest or base.recipe_sha256}" for name, base in lock.bases.items()}
     flat |= {f"wheel {wheel.name}": f"{wheel.version} {wheel.sha256[:12]}" for wheel in lock.wheels}
+    flat |= {f"requirement {wheel.name}": f"{wheel.version} {wheel.sha256[:12]}" for wheel in lock.requirements}
+    flat |= {f"fetch {fetch.name}": fetch.commit for fetch in lock.fetched}
     return flat | {f"patch {patch.id}": patch.sha256[:12] for patch in lock.patches}

@@ -21,8 +21,9 @@ SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A wheel file of an index: its address without the fragment, and its hash."""
+    """A wheel file: its version with the local part, its address without the fragment, and its hash."""
 
+    version: str
     url: str
     sha256: str
 
@@ -39,9 +40,9 @@ def find_wheel(wheel: Wheel, *, python: str, settings: Settings) -> Found:
         UpstreamError: The index could not be asked, or answered with something else than an index page.
         UsageError: It has no such file, or gives no SHA-256 for it.
     """
-    page = f"{wheel.index.rstrip('/')}/{normalized(wheel.name)}/"
+    page = f"{str(wheel.index).rstrip('/')}/{normalized(wheel.name)}/"
     files = _files(page, settings)
-    fitting = sorted(name for name in files if _fits(name, wheel, python))
+    fitting = sorted(name for name in files if fits(name, wheel, python))
     if not fitting:
         near = (
             ", ".join(sorted(name for name in files if f"-{wheel.version}-" in name)[:3]) or "no file of that version"
@@ -54,7 +55,7 @@ def find_wheel(wheel: Wheel, *, python: str, settings: Settings) -> Found:
         raise UsageError(
             f"{page} gives no SHA-256 for {fitting[-1]}", hint="use an index with hashes, or a mirror of it"
         )
-    return Found(url=url, sha256=fragment)
+    return Found(version=version_of(fitting[-1]), url=url, sha256=fragment)
 
 
 def normalized(name: str) -> str:
@@ -62,21 +63,36 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _fits(file: str, wheel: Wheel, python: str) -> bool:
+def version_of(file: str) -> str:
+    """Return the version that a wheel's file name says."""
+    from packaging.utils import parse_wheel_filename
+
+    return str(parse_wheel_filename(file)[1])
+
+
+def is_version(found: str, wanted: str) -> bool:
+    """Whether a version is the wanted one; a wanted one without a local part leaves that part open."""
+    from packaging.version import Version
+
+    have, want = Version(found), Version(wanted)
+    return have == want or (want.local is None and Version(have.public) == want)
+
+
+def fits(file: str, wheel: Wheel, python: str) -> bool:
+    """Whether a file is a wheel of a pinned distribution for x86-64 Linux and a Python."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import InvalidVersion
 
     try:
         name, version, _, tags = parse_wheel_filename(file)
-        wanted = Version(wheel.version)
     except (InvalidWheelFilename, InvalidVersion):
         return False
     interpreter = "cp" + python.replace(".", "")
     return (
         name == normalized(wheel.name)
-        and version == wanted
+        and is_version(str(version), wheel.version)
         and any(
-            tag.interpreter in {interpreter, "py3"}
+            (tag.interpreter in {interpreter, "py3"} or tag.abi == "abi3")
             and (tag.platform == "any" or (tag.platform.endswith("x86_64") and "linux" in tag.platform))
             for tag in tags
         )

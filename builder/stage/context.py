@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 import builder
 from builder.errors import UsageError
 from builder.files import canonical_json, fresh_folder, sha256, sha256_file
+from builder.models.lock import UNRESOLVED
 from builder.models.record import PatchedFile, PatchRecord
 from builder.patching.apply import apply
 from builder.source.repository import open_source
 from builder.source.tree import export
+from builder.stage.expected import expected_ops
 from builder.stage.inputs import at_commit, facts_of, locked_patches, require_resolved, series_of, source_location
+from builder.stage.pins import link_wheels, reader_of, write_pins
 from builder.stage.render import render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from builder.models.lock import Lock
     from builder.models.stack import Stack
@@ -105,7 +109,16 @@ class Origin:
     patches: tuple[Path, ...] = ()
 
 
-def make_context(root: Path, stack: Stack, lock: Lock, output: Path, *, origin: Origin, settings: Settings) -> Context:
+def make_context(
+    root: Path,
+    stack: Stack,
+    lock: Lock,
+    output: Path,
+    *,
+    origin: Origin,
+    settings: Settings,
+    unneeded: Mapping[str, str] | None = None,
+) -> Context:
     """Make the build context of a stack in a folder, whole or not at all.
 
     Args:
@@ -115,6 +128,7 @@ def make_context(root: Path, stack: Stack, lock: Lock, output: Path, *, origin: 
         output: The folder to make; an earlier context there is replaced.
         origin: What the user asked for instead of what the lock says.
         settings: Caches.
+        unneeded: Patches that the build's compiler makes needless, and the fact.
 
     Raises:
         UsageError: ``output`` is a folder that is no context, or the source is not what was asked for.
@@ -128,13 +142,14 @@ def make_context(root: Path, stack: Stack, lock: Lock, output: Path, *, origin: 
     # a repository that was made of a folder is named by the folder, which means the same on every machine
     repository = stack.source.folder if stack.source.folder and not origin.location else source.location
     commit = commit_of(lock, source, origin)
-    lock = at_commit(lock, commit, dirty=source.dirty)
+    lock = at_commit(stack, lock, commit, dirty=source.dirty)
     series = series_of(root, stack, origin.patches)
     lock = lock.model_copy(update={"patches": locked_patches(series)})
     dockerfile = render(root, stack, lock)
     with fresh_folder(output) as folder:
         exported = export(source, commit, folder / "source", allow_missing=origin.allow_missing)
-        report = apply(series, folder / "source", facts_of(stack, source, commit))
+        facts = facts_of(stack, source, commit, unneeded)
+        report = apply(series, folder / "source", facts)
         report.require_success()
         manifest = {
             "stack": stack.name,
@@ -143,13 +158,19 @@ def make_context(root: Path, stack: Stack, lock: Lock, output: Path, *, origin: 
             "commit": commit,
             "version": lock.version,
             "patches": [patch.model_dump(mode="json") for patch in _records(series, report)],
+            "ops": expected_ops(stack, folder / "source", facts),
         }
         (folder / "Dockerfile").write_text(dockerfile)
         _write_chain(folder / "chain", lock, series, manifest)
         _write_tools(folder / "tools")
-        _write_pins(folder / "pins", root, stack, lock)
+        unfetched = _write_fetched(folder / "fetched", stack, lock, settings)
+        if stack.wheels:
+            write_pins(folder / "pins", root, stack, lock, read=reader_of(folder / "source"))
         _set_times(folder, int(exported.commit_time.timestamp()))
         digest, size = context_sha256(folder)
+        if stack.wheels:
+            # like a mirror: it says where wheels come from, not which; so it is no part of the context's hash
+            link_wheels(folder / "wheels", stack, lock, settings.wheels)
     return Context(
         folder=output,
         stack=stack.name,
@@ -163,7 +184,7 @@ def make_context(root: Path, stack: Stack, lock: Lock, output: Path, *, origin: 
         context_sha256=digest,
         context_bytes=size,
         seconds=time.monotonic() - started,
-        missing=tuple(missing.path for missing in exported.missing),
+        missing=(*(missing.path for missing in exported.missing), *unfetched),
     )
 
 
@@ -232,16 +253,26 @@ def _write_tools(folder: Path) -> None:
     program.chmod(0o755)
 
 
-def _write_pins(folder: Path, root: Path, stack: Stack, lock: Lock) -> None:
-    """Write what the installs are held to: hashes of the wheels, a constraints file, build requirements, the guard."""
-    if not stack.wheels:
-        return
-    folder.mkdir()
-    wheels = [f"{wheel.name} @ {wheel.url} --hash=sha256:{wheel.sha256}\n" for wheel in lock.wheels]
-    (folder / "wheels.txt").write_text("".join(wheels))
-    (folder / "constraints.txt").write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in lock.wheels))
-    (folder / "build.txt").write_text("".join(f"{line}\n" for line in stack.build_requirements))
-    (folder / "guard.py").write_bytes((root / "templates" / "guard.py").read_bytes())
+def _write_fetched(folder: Path, stack: Stack, lock: Lock, settings: Settings) -> list[str]:
+    """Export the repositories that the engine's build would clone by itself, each at its locked commit.
+
+    Returns:
+        Those that are left out because the lock has no commit for them yet; a build resolves them first.
+    """
+    commits = {fetched.name: fetched.commit for fetched in lock.fetched if fetched.commit != UNRESOLVED}
+    for fetch in stack.fetch:
+        if fetch.name not in commits:
+            continue
+        source = open_source(fetch.repository, cache=settings.cache, ca_bundle=settings.ca_bundle)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
+            whole = Path(scratch, "tree")
+            export(source, commits[fetch.name], whole)
+            part = whole / fetch.path
+            if not part.is_dir():
+                raise UsageError(f"{fetch.repository} has no folder {fetch.path} at {commits[fetch.name]}")
+            folder.mkdir(exist_ok=True)
+            part.rename(folder / fetch.name)
+    return [f"fetched/{fetch.name} (unresolved)" for fetch in stack.fetch if fetch.name not in commits]
 
 
 def _refuse_foreign(output: Path) -> None:

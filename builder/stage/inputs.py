@@ -13,6 +13,8 @@ from builder.source.folder import repository_of
 from builder.source.version import pinned_version
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from builder.models.stack import Stack
     from builder.patching.series import Series
     from builder.settings import Settings
@@ -38,9 +40,15 @@ def source_location(root: Path, stack: Stack, settings: Settings) -> str:
     return str(repository_of(root / stack.source.folder, cache=settings.cache, ref=stack.source.ref))
 
 
-def at_commit(lock: Lock, commit: str, *, dirty: bool = False) -> Lock:
+def at_commit(stack: Stack, lock: Lock, commit: str, *, dirty: bool = False) -> Lock:
     """Return a lock that is moved to another commit, for a build of something else than what is pinned."""
-    return lock.model_copy(update={"commit": commit, "version": pinned_version(commit, dirty=dirty)})
+    return lock.model_copy(update={"commit": commit, "version": engine_version(stack, commit, dirty=dirty)})
+
+
+def engine_version(stack: Stack, commit: str, *, dirty: bool = False) -> str:
+    """Return the version that the engine must carry: a published wheel's own, else the one that its build is told."""
+    published = [wheel.version for wheel in stack.wheels if wheel.name == stack.pin.distribution]
+    return published[0] if published else pinned_version(commit, dirty=dirty)
 
 
 def require_resolved(lock: Lock) -> None:
@@ -52,7 +60,12 @@ def require_resolved(lock: Lock) -> None:
         )
 
 
-def facts_of(stack: Stack, source: Source | None = None, commit: str | None = None) -> Facts:
+def facts_of(
+    stack: Stack,
+    source: Source | None = None,
+    commit: str | None = None,
+    unneeded: Mapping[str, str] | None = None,
+) -> Facts:
     """Return what a series may ask about the tree that it meets; without a source the tree's history is unknown."""
     return Facts(
         repository=stack.source.repository,
@@ -60,4 +73,5 @@ def facts_of(stack: Stack, source: Source | None = None, commit: str | None = No
         rocm=stack.rocm,
         parameters=stack.parameters,
         is_ancestor=source.is_ancestor if source else None,
+        unneeded=unneeded or {},
     )

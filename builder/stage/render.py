@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
 from builder.files import read_text, sha256
+from builder.stage.pins import stand_ins
 
 if TYPE_CHECKING:
     import jinja2
@@ -37,7 +38,11 @@ def render(root: Path, stack: Stack, lock: Lock) -> str:
     environment = _environment(root)
     try:
         text = environment.get_template(template_name(stack)).render(
-            stack=stack, lock=lock, lock_sha256=sha256(lock.text()), series_sha256=series_sha256(lock)
+            stack=stack,
+            lock=lock,
+            lock_sha256=sha256(lock.text()),
+            series_sha256=series_sha256(lock),
+            stand_ins=stand_ins(stack),
         )
     except jinja2.UndefinedError as trouble:
         raise UsageError(f"templates/{template_name(stack)}: {trouble.message}") from trouble
@@ -47,7 +52,7 @@ def render(root: Path, stack: Stack, lock: Lock) -> str:
 
 
 def template_sha256(root: Path, stack: Stack) -> str:
-    """Return the hash over the stack's template and all templates that it uses."""
+    """Return the hash over the stack's template, all templates that it uses, and the programs that a build runs."""
     from jinja2 import meta
 
     environment = _environment(root)
@@ -59,6 +64,8 @@ def template_sha256(root: Path, stack: Stack) -> str:
             continue
         seen[name] = read_text(root / "templates" / name)
         queue += [used for used in meta.find_referenced_templates(environment.parse(seen[name])) if used]
+    if stack.wheels:
+        seen |= {path.name: read_text(path) for path in (root / "templates").glob("*.py")}
     return sha256("".join(f"{name}\0{sha256(seen[name])}\n" for name in sorted(seen)))
 
 

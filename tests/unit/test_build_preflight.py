@@ -107,8 +107,8 @@ def test_jobs_that_were_asked_for_win():
 
 def test_no_memory_for_a_single_job_is_not_ready(tmp_path, local, monkeypatch):
     monkeypatch.setattr(station, "_meminfo", lambda _, name: GIB // 2 if name == "MemAvailable" else 8 * GIB)
+    monkeypatch.setattr(station, "is_here", lambda *_: True)
     engine = Engine(tmp_path)
-    engine.capacity = lambda: (8, 8 * GIB)
     with pytest.raises(HostError, match=r"memory: 0\.5 GiB free"):
         preflight(engine, BUILDER, LITTLE, local)
 

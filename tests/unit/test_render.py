@@ -1,5 +1,7 @@
 """Rendering: golden files, byte-stable, and nothing that a builder reads otherwise than a person."""
 
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -7,7 +9,9 @@ import pytest
 
 from builder.errors import UsageError
 from builder.models.lock import load_lock
-from builder.models.stack import load_stack, stack_names
+from builder.models.stack import Base, Fetch, load_stack, stack_names
+from builder.resolve.lock import resolve
+from builder.settings import load_settings
 from builder.stage.render import dockerfile_path, render, template_name, template_sha256
 
 ROOT = Path(__file__).parents[2]
@@ -51,10 +55,80 @@ def test_a_dockerfile_has_no_heredoc_and_no_syntax_line(name):
     assert "# syntax=" not in text
 
 
-def test_the_architecture_is_set_in_the_stage_that_compiles():
-    stage = rendered(ROOT, "vllm").split("AS native-build")[1].split("FROM ")[0]
-    assert "PYTORCH_ROCM_ARCH=gfx1100" in stage
-    assert "AMDGPU_TARGET=gfx1100" in stage
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_every_name_of_the_architecture_is_set_where_all_stages_that_compile_begin(name):
+    text = rendered(ROOT, name)
+    stage = text.split("AS toolchain")[1].split("FROM ")[0]
+    for variable in ("PYTORCH_ROCM_ARCH", "AMDGPU_TARGET", "GPU_TARGETS"):
+        assert f"{variable}=gfx1100" in stage
+    for compiling in ("native-build", "wheel"):
+        assert f"FROM toolchain AS {compiling}\n" in text
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-int8", "sglang", "vllm-upstream"])
+def test_every_install_takes_the_pins_and_is_followed_by_the_guard(name):
+    runs = [run for run in rendered(ROOT, name).replace("\\\n", "").split("\nRUN ") if "pip install" in run]
+    assert len(runs) >= 2
+    for run in runs:
+        assert "pins/torch" in run
+        assert "/pins/torch/guard.py /pins/torch/constraints.txt rocm" in run
+
+
+def test_stacks_with_the_same_pins_share_everything_up_to_torch():
+    stages = {rendered(ROOT, name).split("FROM ")[1] for name in ("vllm", "vllm-int8", "sglang")}
+    assert len(stages) == 1
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_the_engine_layers_come_last(name):
+    runtime = rendered(ROOT, name).split("AS runtime")[1]
+    assert runtime.index("/pins/run/run.txt") < runtime.index("from=wheel") < runtime.index("LABEL")
+
+
+def test_a_python_file_of_the_engine_does_not_reach_the_native_stage_as_it_is():
+    text = rendered(ROOT, "vllm")
+    native = text.split("AS native-build")[1].split("FROM ")[0]
+    assert "COPY --from=native-inputs /in/ ./" in native
+    assert "COPY source" not in native
+    # a compiled file that is left behind would differ with every change of its source
+    assert "python3 -B /pins/build/native.py reduce" in text
+
+
+VARIANTS = {
+    "vllm": ("vllm", {}),
+    "sglang": ("sglang", {}),
+    "vllm-upstream": ("vllm-upstream", {}),
+    "vllm-rehearsal": ("vllm-rehearsal", {}),
+    "sglang-rehearsal": ("sglang-rehearsal", {}),
+    "vllm-no-strip": ("vllm", {"strip": False}),
+    "vllm-no-fetch": ("vllm", {"fetch": ()}),
+    "vllm-rccl": (
+        "vllm",
+        {
+            "bases": {"rccl": Base(image="rocm/dev-ubuntu-24.04:7.2-complete", digest=f"sha256:{'7' * 64}")},
+            "fetch": (Fetch(name="rccl", repository="https://github.com/ROCm/rccl", ref="refs/tags/rocm-7.2.3"),),
+        },
+    ),
+    "vllm-no-environment": ("vllm", {"environment": {}}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_option_renders_as_its_golden_file(variant, tmp_path):
+    name, changes = VARIANTS[variant]
+    stack = load_stack(ROOT, name)
+    if "bases" in changes:
+        changes = {**changes, "bases": stack.bases.model_copy(update=changes["bases"])}
+    stack = stack.model_copy(update=changes)
+    settings = load_settings(ROOT, {"HOME": str(tmp_path)})
+    lock = resolve(ROOT, stack, settings=settings, offline=True)
+    # hashes of files that change often would hide what a change of the template does
+    text = re.sub(r'(-sha256|revision|version)="[^"]*"', r'\1="..."', render(ROOT, stack, lock))
+    text = text.replace(lock.version, "VERSION")
+    golden = ROOT / "tests" / "golden" / f"{variant}.Dockerfile"
+    if os.environ.get("GFX1100_GOLDEN") == "write":
+        golden.write_text(text)
+    assert golden.read_text() == text, "look at the change, then run this test with GFX1100_GOLDEN=write"
 
 
 def test_the_native_stage_knows_neither_commit_nor_version():

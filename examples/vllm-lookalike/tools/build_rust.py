@@ -1,0 +1,1 @@
+"""The fork describes its Rust parts here; the look-alike has none."""

@@ -1,0 +1,121 @@
+# Rendered from templates/Dockerfile.vllm.j2 by `gfx1100 render vllm-rehearsal`; edit the template.
+# vLLM, rehearsed without a GPU toolchain
+
+FROM gfx1100/base-bookworm:0226dc18b06a AS torch
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+RUN --mount=type=secret,id=apt,target=/etc/apt/apt.conf.d/90gfx1100 \
+    apt-get update \
+    && apt-get install -y --no-install-recommends \
+        gcc \
+        libc6-dev \
+        python3-dev \
+        python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+RUN python3 -m venv /opt/venv \
+    && useradd --create-home --uid 10001 engine
+ENV PATH=/opt/venv/bin:$PATH
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=cache,id=pip-gfx1100-py3.11,target=/root/.cache/pip \
+    --mount=type=bind,source=pins/torch,target=/pins/torch \
+    --mount=type=bind,source=wheels/pinned,target=/wheelhouse \
+    pip install --require-hashes --no-deps --find-links /wheelhouse -r /pins/torch/wheels.txt \
+    && python3 /pins/torch/prune.py gfx1100 /opt/venv --strip \
+    && python3 /pins/torch/guard.py /pins/torch/constraints.txt none
+
+
+FROM gfx1100/base-bookworm:0226dc18b06a AS toolchain
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+RUN --mount=type=secret,id=apt,target=/etc/apt/apt.conf.d/90gfx1100 \
+    apt-get update \
+    && apt-get install -y --no-install-recommends \
+        gcc \
+        libc6-dev \
+        patch \
+        python3-dev \
+        python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=torch /opt/venv/ /opt/venv/
+ENV PYTORCH_ROCM_ARCH=gfx1100 \
+    AMDGPU_TARGET=gfx1100 \
+    GPU_TARGETS=gfx1100 \
+    PATH=/opt/venv/bin:$PATH
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=cache,id=pip-gfx1100-py3.11,target=/root/.cache/pip \
+    --mount=type=bind,source=pins/torch,target=/pins/torch \
+    --mount=type=bind,source=pins/build,target=/pins/build \
+    --mount=type=bind,source=wheels/build,target=/wheelhouse \
+    pip install --find-links /wheelhouse -c /pins/torch/constraints.txt -r /pins/build/build.txt \
+    && python3 /pins/torch/guard.py /pins/torch/constraints.txt none
+
+# what the compilers read, and no more: the next stage is built anew only when one of these files changes
+FROM toolchain AS native-inputs
+WORKDIR /in
+COPY source/setup.py setup.py
+COPY source/pyproject.toml pyproject.toml
+COPY source/CMakeLists.txt CMakeLists.txt
+COPY source/cmake cmake
+COPY source/csrc csrc
+COPY source/tools/build_rust.py tools/build_rust.py
+COPY source/vllm/envs.py vllm/envs.py
+# setup.py asks a Python file for its settings and reads requirements that the kernels have nothing to do with;
+# -B: a .pyc that is left behind would hold the size of the file as it was
+RUN --mount=type=bind,source=pins/build,target=/pins/build \
+    python3 -B /pins/build/native.py reduce setup.py vllm/envs.py \
+    && mkdir -p requirements \
+    && touch vllm/__init__.py requirements/rocm.txt requirements/common.txt
+
+FROM toolchain AS native-build
+WORKDIR /src
+COPY --from=native-inputs /in/ ./
+# this wheel is only a box for the compiled libraries, so it has a version of its own, which no commit changes
+RUN --mount=type=secret,id=jobs \
+    --mount=type=cache,id=ccache-vllm-rehearsal-gfx1100-rocm7.2-py3.11,target=/root/.ccache \
+    MAX_JOBS="$(cat /run/secrets/jobs 2>/dev/null || echo 1)" CCACHE_DIR=/root/.ccache CCACHE_BASEDIR=/src \
+    CMAKE_BUILD_TYPE=Release VLLM_TARGET_DEVICE=empty SETUPTOOLS_SCM_PRETEND_VERSION=0.0.0+native \
+    python3 setup.py bdist_wheel --dist-dir /native
+
+FROM toolchain AS wheel
+WORKDIR /src
+COPY source/ ./
+# the engine's own list of precompiled files is one that a new library can be missing from: join adds it
+RUN --mount=type=bind,from=native-build,source=/native,target=/native \
+    --mount=type=bind,source=pins/build,target=/pins/build \
+    SETUPTOOLS_SCM_PRETEND_VERSION=VERSION VLLM_TARGET_DEVICE=empty \
+    VLLM_USE_PRECOMPILED=1 VLLM_PRECOMPILED_WHEEL_LOCATION="$(echo /native/*.whl)" \
+    python3 setup.py bdist_wheel --dist-dir /tmp/wheels \
+    && python3 /pins/build/native.py join /tmp/wheels/*.whl /wheels /native/*.whl
+
+FROM torch AS runtime
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=cache,id=pip-gfx1100-py3.11,target=/root/.cache/pip \
+    --mount=type=bind,source=pins/torch,target=/pins/torch \
+    --mount=type=bind,source=pins/run,target=/pins/run \
+    --mount=type=bind,source=wheels/run,target=/wheelhouse \
+    pip install --find-links /wheelhouse -c /pins/run/constraints.txt -r /pins/run/run.txt \
+    && python3 /pins/torch/guard.py /pins/torch/constraints.txt none
+COPY pins/run/gfx1100-entry /usr/local/bin/
+ENV HIP_FORCE_DEV_KERNARG=1 \
+    SAFETENSORS_FAST_GPU=1
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    --mount=type=bind,source=pins/torch,target=/pins/torch \
+    pip install --no-cache-dir --no-index --no-deps /wheels/*.whl \
+    && python3 /pins/torch/guard.py /pins/torch/constraints.txt none \
+    && pip check
+COPY tools/ /
+COPY Dockerfile chain/ /usr/share/gfx1100/
+LABEL org.opencontainers.image.title="vLLM, rehearsed without a GPU toolchain" \
+      org.opencontainers.image.revision="..." \
+      org.opencontainers.image.version="..." \
+      org.opencontainers.image.base.name="gfx1100/base-bookworm:0226dc18b06a" \
+      io.gfx1100.stack="vllm-rehearsal" \
+      io.gfx1100.arch="gfx1100" \
+      io.gfx1100.device="none" \
+      io.gfx1100.lock-sha256="..." \
+      io.gfx1100.series-sha256="..."
+USER 10001:10001
+WORKDIR /home/engine
+EXPOSE 8000
+ENTRYPOINT ["gfx1100-entry", "vllm", "serve"]
