@@ -9,7 +9,7 @@ import typer
 
 from builder.cli.state import State
 from builder.console import table
-from builder.errors import UsageError, VerifyError
+from builder.errors import HostError, UsageError, VerifyError
 
 if TYPE_CHECKING:
     from builder.models.lock import Lock
@@ -37,7 +37,7 @@ PatchesOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (lock, render, stage, build, verify, publish, pull, trace):
+    for command in (lock, render, stage, build, publish, pull, trace):
         app.command()(command)
 
 
@@ -50,6 +50,9 @@ def lock(
         bool, typer.Option("--check", help="Write nothing; end with 2 when stack and lock disagree.")
     ] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Ask nobody; what is not known stays unresolved.")] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fill the wheelhouse, so that a build needs no index.")
+    ] = False,
 ) -> None:
     """Resolve commit, bases, wheels, series and template of a stack into its lock.
 
@@ -58,9 +61,11 @@ def lock(
     from builder.files import write_atomic
     from builder.models.lock import load_lock, lock_path
     from builder.models.stack import load_stack
-    from builder.resolve.lock import differences, resolve, stale
+    from builder.resolve.lock import differences, filled, resolve, stale
 
     state: State = context.obj
+    if offline and download:
+        raise UsageError("--offline asks nobody, and --download must")
     wanted, path = load_stack(state.root, stack), lock_path(state.root, stack)
     previous = load_lock(state.root, stack) if path.exists() or check else None
     if check and previous is not None:
@@ -70,6 +75,8 @@ def lock(
         state.console.result({"stack": stack, "stale": []}, f"{path} is up to date")
         return
     fresh = resolve(state.root, wanted, settings=state.settings, previous=previous, update=update, offline=offline)
+    if download:
+        fresh = filled(state.root, wanted, fresh, settings=state.settings)
     moved = differences(previous, fresh)
     if moved:
         write_atomic(path, fresh.text())
@@ -168,56 +175,66 @@ def build(
         int | None, typer.Option("--jobs", min=1, help="Compile jobs, instead of the number chosen.")
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="The same build on a base from distribution packages, with CPU torch.")
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="No step reaches the network: caches and wheelhouse have everything.")
+    ] = False,
+    stage: Annotated[
+        str | None,
+        typer.Option("--stage", metavar="NAME", help="Build this stage alone and push it to the setting build_cache."),
+    ] = None,
 ) -> None:
     """Stage, build with BuildKit, verify, record.
 
     Example: gfx1100 build smoke --jobs 2
     """
     from builder.build.run import build as build_stack
+    from builder.build.run import build_stage
+    from builder.models.stack import REHEARSAL, load_stack
+    from builder.resolve.lock import ensure_lock
     from builder.stage.context import Origin
 
     state: State = context.obj
     origin = Origin(
         location=source, ref=ref, dirty=dirty, allow_missing=tuple(allow_missing or ()), patches=tuple(patches or ())
     )
+    wanted = load_stack(state.root, stack + REHEARSAL if rehearse else stack)
+    lock = ensure_lock(
+        state.root, wanted, settings=state.settings, console=state.console, commit=ref is None and not dirty
+    )
+    settings = state.settings if jobs is None else state.settings.model_copy(update={"jobs": jobs})
+    if stage is not None:
+        pushed = build_stage(
+            state.root,
+            wanted,
+            lock,
+            stage=stage,
+            engine=state.engine,
+            origin=origin,
+            settings=settings,
+            console=state.console,
+            install=rehearse,
+        )
+        state.console.result({"stack": wanted.name, "stage": stage, "pushed": pushed}, pushed)
+        return
     record, path = build_stack(
         state.root,
-        *stack_and_lock(state, stack),
+        wanted,
+        lock,
         engine=state.engine,
         origin=origin,
-        settings=state.settings if jobs is None else state.settings.model_copy(update={"jobs": jobs}),
+        settings=settings,
         console=state.console,
         records=state.records,
         no_cache=no_cache,
+        install=rehearse,
+        offline=offline,
     )
     state.console.result(
         {**record.model_dump(mode="json"), "record": str(path)}, f"{_checks_text(record)}\nrecord: {path}"
     )
-
-
-def verify(
-    context: typer.Context,
-    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Image reference or id.")],
-    *,
-    stack: Annotated[
-        str | None, typer.Option("--stack", help="What it should be; by default what its label says.")
-    ] = None,
-) -> None:
-    """Run all static and in-image checks; no GPU is needed.
-
-    Example: gfx1100 verify gfx1100/smoke:latest
-    """
-    from builder.verify.run import verify_image
-
-    state: State = context.obj
-    found = verify_image(state.engine, image, stack=stack, root=state.root)
-    rows = [(check.status, check.id, check.message) for check in found.checks]
-    text = table(["", "check", "found"], rows)
-    if found.verdict != "ok":
-        bad = ", ".join(check.id for check in found.checks if check.status == "failed")
-        state.console.result(found.model_dump(mode="json"), text)
-        raise VerifyError(f"{image} failed: {bad}", hint="each failed line above says what was found")
-    state.console.result(found.model_dump(mode="json"), text)
 
 
 def publish(
@@ -226,23 +243,32 @@ def publish(
     *,
     to: Annotated[str | None, typer.Option("--to", metavar="REPO", help="host[:port]/name to push to.")] = None,
     channel: Annotated[str, typer.Option("--channel", help="The tag that moves last.")] = "latest",
+    sign: Annotated[
+        str | None, typer.Option("--sign", metavar="KEY", help="Sign the digest with cosign: a key's file, or keyless.")
+    ] = None,
 ) -> None:
-    """Push the verified image and its record; the channel tag moves last.
+    """Push the verified image, its record, SBOM and provenance; the channel tag moves last.
 
     Example: gfx1100 publish smoke --to 127.0.0.1:5000/smoke
     """
-    from builder.models.record import read_record, write_record
-    from builder.registry.publish import publish as publish_record
+    from builder.build.release import release
+    from builder.models.record import read_record
 
     state: State = context.obj
-    target = to or state.settings.registry
+    record = read_record(Path(what)) if what.endswith(".json") else newest_record(state, what)
+    target = to or state.settings.repository(record.stack)
     if target is None:
         raise UsageError("no repository is named", hint="give --to HOST/NAME or set registry in gfx1100.local.yaml")
-    record = read_record(Path(what)) if what.endswith(".json") else newest_record(state, what)
-    done = publish_record(
-        state.engine, record, to=target, channel=channel, settings=state.settings, on_progress=state.console.step
+    done = release(
+        state.engine,
+        record,
+        to=target,
+        channel=channel,
+        sign=sign,
+        settings=state.settings,
+        records=state.records,
+        on_progress=state.console.step,
     )
-    write_record(state.records, done.record)
     published = done.record.published
     if published is None:
         raise AssertionError
@@ -259,17 +285,26 @@ def publish(
 
 def pull(
     context: typer.Context,
-    reference: Annotated[str, typer.Argument(metavar="REF", help="repository@digest, or repository:tag.")],
+    what: Annotated[str, typer.Argument(metavar="STACK|REF", help="A stack, or repository@digest, or repository:tag.")],
+    *,
+    channel: Annotated[str, typer.Option("--channel", help="The tag of the stack that is followed.")] = "latest",
 ) -> None:
     """Pull an image by digest and check it against its record.
 
-    Example: gfx1100 pull 127.0.0.1:5000/smoke:latest
+    Example: gfx1100 pull smoke
     """
+    from builder.models.stack import stack_names
     from builder.registry.pull import pull as pull_image
 
     state: State = context.obj
+    is_stack = what in stack_names(state.root)
     done = pull_image(
-        state.engine, reference, records=state.records, settings=state.settings, on_progress=state.console.step
+        state.engine,
+        f"{repository_of(state, what)}:{channel}" if is_stack else what,
+        stack=what if is_stack else None,
+        records=state.records,
+        settings=state.settings,
+        on_progress=state.console.step,
     )
     state.console.result(
         {
@@ -285,16 +320,24 @@ def pull(
 
 def trace(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(metavar="CONTAINER|IMAGE|RECORD")],
+    target: Annotated[str, typer.Argument(metavar="CONTAINER|IMAGE|RECORD|REF")],
+    *,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Ask the registry of REF alone; without it, when the engine has no REF.")
+    ] = False,
 ) -> None:
-    """Walk the chain from a container, an image or a record down to the upstream commit.
+    """Walk the chain from a container, an image, a record or a registry's reference down to the upstream commit.
 
     Example: gfx1100 trace gfx1100-smoke
     """
+    from builder.verify.published import trace_published
     from builder.verify.trace import trace as walk
 
     state: State = context.obj
-    chain = walk(state.engine, target, records=state.records)
+    if registry or _is_elsewhere(state, target):
+        chain = trace_published(target, settings=state.settings, on_progress=state.console.step)
+    else:
+        chain = walk(state.engine, target, records=state.records)
     state.console.result(chain.as_json(), chain.text())
     if chain.broken:
         link = chain.broken
@@ -321,12 +364,51 @@ def newest_record(state: State, stack: str) -> Record:
     return max(ours, key=lambda record: record.created)
 
 
+def repository_of(state: State, stack: str) -> str:
+    """Return the repository that a stack is published to: what the settings say, else where its newest record went.
+
+    Raises:
+        UsageError: Neither says anything.
+    """
+    from builder.models.record import read_record
+
+    named = state.settings.repository(stack)
+    if named:
+        return named
+    records = [read_record(path) for path in state.records.glob(f"{stack}-*.json")]
+    published = [record for record in records if record.stack == stack and record.published]
+    newest = max(published, key=lambda record: record.created, default=None)
+    if newest is None or newest.published is None:
+        raise UsageError(
+            f"nothing says where {stack} is published",
+            hint="set registry in gfx1100.local.yaml, such as HOST/NAME-{stack}, or name the image: HOST/NAME:latest",
+        )
+    return newest.published.repository
+
+
 def stack_and_lock(state: State, name: str) -> tuple[Stack, Lock]:
     """Return a stack of the checkout and its lock."""
     from builder.models.lock import load_lock
     from builder.models.stack import load_stack
 
     return load_stack(state.root, name), load_lock(state.root, name)
+
+
+def _is_elsewhere(state: State, target: str) -> bool:
+    """Whether a target names an image of a registry that the engine does not have, or cannot be asked about."""
+    from builder.registry.reference import HUB, parse_reference
+
+    if Path(target).exists() or "/" not in target:
+        return False
+    try:
+        if parse_reference(target).host == HUB:
+            return False
+    except UsageError:
+        return False
+    try:
+        return state.engine.image(target) is None
+    except HostError:
+        return True
 
 
 def _checks_text(record: Record) -> str:

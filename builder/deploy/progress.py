@@ -144,8 +144,8 @@ def likely_cause(log: str, *, out_of_memory: bool) -> str:
 
 
 def first_error(log: str) -> str | None:
-    """Return the first exception of a log: what comes after it is mostly its echo."""
-    found = (RAISED.search(line) for line in log.splitlines())
+    """Return the first exception of a log: what comes after it is mostly its echo; warnings only speak of some."""
+    found = (RAISED.search(line) for line in log.splitlines() if not re.search(r"\b(?:DEBUG|INFO|WARNING)\b", line))
     return next((match[0][:300] for match in found if match), None)
 
 

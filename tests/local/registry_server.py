@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from builder.engine.port import Image
+from builder.engine.port import Image, Output
 from builder.errors import RegistryError
 from builder.registry.manifest import DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST
 
@@ -262,6 +264,7 @@ class FakeEngine:
     """The part of the engine's port that publish and pull use, with the images in memory."""
 
     name = "fake engine"
+    environment = MappingProxyType({})
 
     def __init__(self, registry):
         self.registry = registry
@@ -285,9 +288,21 @@ class FakeEngine:
         owned = tuple(entry for entry, image_id in self.digests.items() if image_id == found)
         return Image(id=found, repo_digests=owned)
 
+    def images(self, label):
+        return [self.image(found) for found in self.contents]
+
+    def data_root(self):
+        return Path("/nowhere")
+
+    def capacity(self):
+        return 2, 8 << 30
+
     def tag(self, image_id, repository, tag):
         self.calls.append(f"tag {repository}:{tag}")
         self.names[f"{repository}:{tag}"] = image_id
+
+    def run_once(self, image, argv, *, files, timeout):
+        return Output(returncode=127, stdout="", stderr="no such program")
 
     def push(self, repository, tag, *, on_progress):
         self.calls.append(f"push {repository}:{tag}")
