@@ -25,21 +25,33 @@ class Settings(Data):
         state_dir: Deployments, watch state, history.
         cache_dir: Mirrors, wheels, base images.
         ca_bundle: A PEM file that builds and downloads trust, mounted for the build and never kept in an image.
-        registry: The repository that ``publish`` goes to when ``--to`` is not given.
+        registry: The repository that ``publish`` goes to without ``--to``; ``{stack}`` in it is the stack's name.
+        build_cache: An image of a registry, ``host/name:tag``, that builds take the layers of finished stages from, and
+            that ``build --stage`` pushes to.
+        require_signature: A public key's file; ``pull`` then takes only what cosign finds to be signed with it.
         jobs: Compile jobs, instead of the number chosen from cores and memory.
         pip_config: A pip.conf for the build (mirrors), mounted and never kept.
         apt_config: An apt.conf snippet for the build (mirrors, proxies), mounted and never kept.
+        registry_mirror: ``host[:port][/path]`` that is asked for base images whose names have no host, as the engine's
+            own ``registry-mirrors`` is when it pulls them.
+        wheelhouse: A folder of wheels that builds install from before they ask an index; filled by ``lock --download``.
         apt_mirror: The mirror that base images made from packages come from, instead of debootstrap's own.
+        notify: Apprise URLs that the watchdog sends its news to, separated by spaces (the extra ``notify``).
     """
 
     state_dir: str
     cache_dir: str
     ca_bundle: str | None = None
     registry: str | None = None
+    build_cache: str | None = None
+    require_signature: str | None = None
     jobs: int | None = None
     pip_config: str | None = None
     apt_config: str | None = None
     apt_mirror: str | None = None
+    notify: str | None = None
+    registry_mirror: str | None = None
+    wheelhouse: str | None = None
 
     @property
     def state(self) -> Path:
@@ -50,6 +62,15 @@ class Settings(Data):
     def cache(self) -> Path:
         """The cache folder."""
         return Path(self.cache_dir)
+
+    def repository(self, stack: str) -> str | None:
+        """Return the repository that a stack is published to, or None when no registry is set."""
+        return self.registry.replace("{stack}", stack) if self.registry else None
+
+    @property
+    def wheels(self) -> Path:
+        """The wheelhouse."""
+        return Path(self.wheelhouse) if self.wheelhouse else self.cache / "wheelhouse"
 
 
 def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -71,7 +92,7 @@ def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Setti
     value.setdefault("cache_dir", str(Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "gfx1100"))
     value.setdefault("ca_bundle", next((env[name] for name in CA_VARIABLES if env.get(name)), None))
     settings = validated(Settings, value, path, text)
-    for key in ("ca_bundle", "pip_config", "apt_config"):
+    for key in ("ca_bundle", "pip_config", "apt_config", "require_signature"):
         named = getattr(settings, key)
         if named and not Path(named).is_file():
             raise UsageError(f"the setting {key} names {named}, which is no file")

@@ -7,6 +7,7 @@ github.com/opencontainers/distribution-spec, spec.md (referrers, and the tag for
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,23 @@ EMPTY_TYPE, EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
 PAYLOAD_LIMIT = 64 * MIB
 # Two writers of one list: the later sees the earlier's entry missing and adds its own to the newer list
 TRIES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """What is attached to an image.
+
+    Attributes:
+        name: How messages call it.
+        artifact_type: Media type of the content and of the artifact.
+        content: The bytes.
+        annotations: Annotations of the artifact; no times, so that the same input has the same digest.
+    """
+
+    name: str
+    artifact_type: str
+    content: bytes
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def attach(
@@ -75,8 +93,8 @@ def attach(
     return artifact
 
 
-def referrers(client: Client, repository: Reference, digest: str, artifact_type: str) -> list[Descriptor]:
-    """Return the artifacts of one type that are attached to an image; the list alone proves nothing about them.
+def list_referrers(client: Client, repository: Reference, digest: str) -> list[Descriptor]:
+    """Return the artifacts that are attached to an image; the list alone proves nothing about them.
 
     Raises:
         ToolError: The registry could not be asked.
@@ -85,7 +103,12 @@ def referrers(client: Client, repository: Reference, digest: str, artifact_type:
     if found is None:
         index = _index_under_tag(client, repository, digest)
         found = list(index.content.manifests) if index else []
-    return [item for item in found if item.artifact_type == artifact_type]
+    return found
+
+
+def referrers(client: Client, repository: Reference, digest: str, artifact_type: str) -> list[Descriptor]:
+    """Return the artifacts of one type among those of :func:`list_referrers`."""
+    return [item for item in list_referrers(client, repository, digest) if item.artifact_type == artifact_type]
 
 
 def read_payload(client: Client, repository: Reference, artifact: Descriptor, *, subject: str) -> bytes:

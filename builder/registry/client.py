@@ -10,6 +10,7 @@ from urllib.parse import quote, urljoin
 from builder.errors import RegistryError, ToolError, UpstreamError
 from builder.registry.manifest import INDEX_TYPES, KNOWN_TYPES, Descriptor, Manifest, digest_of, parse_manifest
 from builder.registry.reference import Reference, parse_reference
+from builder.registry.streaming import stream_blob
 from builder.registry.transport import MANIFEST_LIMIT, Answer, Request, Transport, TryAgain
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Client:
                 hint="check the name; a proxy or a login page may stand before the registry",
             )
         wanted = reference.digest or answer.headers.get("Docker-Content-Digest") or digest_of(answer.body)
-        self._check_digest(answer.body, wanted, f"the manifest of {reference}")
+        self._check_digest(digest_of(answer.body), wanted, f"the manifest of {reference}")
         try:
             return parse_manifest(answer.body, kind)
         except ValueError as trouble:
@@ -172,8 +173,17 @@ class Client:
         """
         asked = Request(method="GET", repository=repository, path=f"/blobs/{digest}", limit=limit)
         body = self._transport.request(asked).body
-        self._check_digest(body, digest, f"a blob of {repository.repository}")
+        self._check_digest(digest_of(body), digest, f"a blob of {repository.repository}")
         return body
+
+    def stream(self, repository: Reference, blob: Descriptor, write: Callable[[bytes], object]) -> None:
+        """Hand over a blob of any size piece by piece; a connection that breaks is taken up where it broke.
+
+        Raises:
+            ToolError: It is not there, or its bytes do not have the size and the digest; what was written is of no use.
+        """
+        found = stream_blob(self._transport, repository, blob, write)
+        self._check_digest(found, blob.digest, f"a blob of {repository.repository}")
 
     def upload(self, repository: Reference, payload: bytes) -> str:
         """Store a blob in one piece, unless it is there, and return its digest."""
@@ -251,8 +261,7 @@ class Client:
             path = urljoin(answer.url, following)
         raise self._failure(f"the list of {key} of {repository.repository} does not end")
 
-    def _check_digest(self, body: bytes, wanted: str, what: str) -> None:
-        found = digest_of(body)
+    def _check_digest(self, found: str, wanted: str, what: str) -> None:
         if found != wanted:
             raise self._failure(
                 f"{what} came with other bytes: {wanted} was expected, {found} was received",

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from builder.errors import RegistryError, UsageError, VerifyError
 from builder.files import sha256
 from builder.models.record import Published
-from builder.registry.attest import RECORD_TYPE, attach, attached_record, image_ids
+from builder.registry.attest import RECORD_TYPE, Payload, attach, attached_record, image_ids
 from builder.registry.client import Client
 from builder.registry.reference import parse_repository
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from builder.engine.port import Engine
     from builder.models.record import Record
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from builder.registry.reference import Reference
     from builder.settings import Settings
 
-COMMIT_DIGITS, SERIES_DIGITS = 12, 8
-NEVER_MOVES = re.compile(r"-[0-9a-f]{12}-[0-9a-f]{8}$|^sha256-")
+COMMIT_DIGITS, SERIES_DIGITS, IMAGE_DIGITS = 12, 8, 8
+NEVER_MOVES = re.compile(r"-[0-9a-f]{12}-[0-9a-f]{8}(?:-[0-9a-f]{8})?$|^sha256-")
 # Tags under which lists of referrers stand; they hold no layers
 LIST_TAG = "sha256-"
 TAGS_LOOKED_AT = 50
@@ -50,8 +50,10 @@ def publish(
     channel: str = "latest",
     settings: Settings,
     on_progress: Callable[[str], None],
+    payloads: Callable[[Record], Sequence[Payload]] = lambda _: (),
+    sign: Callable[[Reference], None] | None = None,
 ) -> Publication:
-    """Push the verified image under its immutable tag, attach its record, and move the channel tag last of all.
+    """Push the verified image under its immutable tag, attach what goes with it, and move the channel tag last of all.
 
     Every step finds what an earlier try left, so a publish that died is simply repeated.
 
@@ -62,6 +64,8 @@ def publish(
         channel: The tag that people follow.
         settings: The CA bundle comes from here.
         on_progress: Takes a line a step.
+        payloads: Given the record, which says where the image is, returns what is attached beside it.
+        sign: Signs the digest, before the channel moves.
 
     Raises:
         UsageError: ``to`` is no repository, or ``channel`` no tag for people.
@@ -69,26 +73,32 @@ def publish(
         RegistryError: The push failed, or the registry refuses or cannot be reached.
     """
     repository = parse_repository(to)
-    tag = immutable_tag(record)
     moving = repository.tagged(channel)
     if NEVER_MOVES.search(channel):
         raise UsageError(f"the channel cannot be called {channel!r}, which has the form of a tag that never moves")
     _refuse_unverified(engine, record)
     with Client(settings, on_wait=on_progress) as client:
         _refuse_other_stack(client, moving, record)
-        manifest, pushed_bytes = _bring(engine, client, repository.tagged(tag), record, on_progress)
+        tag, manifest = _free_tag(client, repository, record, on_progress)
+        pushed_bytes = 0
+        if manifest is None:
+            manifest, pushed_bytes = _push(engine, client, repository.tagged(tag), record, on_progress)
         published = record.model_copy(
             update={"published": Published(repository=repository.repository, tag=tag, digest=manifest.digest)}
         )
-        attach(
-            client,
-            repository,
-            manifest.digest,
-            artifact_type=RECORD_TYPE,
-            payload=published.text().encode(),
-            annotations=_annotations(record),
-        )
-        on_progress(f"record attached to {manifest.digest}")
+        for payload in (_record_payload(published), *payloads(published)):
+            attach(
+                client,
+                repository,
+                manifest.digest,
+                artifact_type=payload.artifact_type,
+                payload=payload.content,
+                annotations=payload.annotations,
+            )
+            on_progress(f"{payload.name} attached to {manifest.digest}")
+        if sign:
+            sign(repository.at(manifest.digest))
+            on_progress(f"{manifest.digest} signed")
         client.put_manifest(moving, manifest.body, manifest.media_type)
         now = client.head(moving)
         if now != manifest.digest:
@@ -103,7 +113,9 @@ def publish(
 def immutable_tag(record: Record) -> str:
     """Return the tag that says what is inside and never moves: ROCm release, engine commit, hash of the series.
 
-    The last part is the SHA-256 over a line ``<id> <sha256>`` for each patch in its order.
+    The last part is the SHA-256 over a line ``<id> <sha256>`` for each patch in its order. What is not in it (template,
+    base, wheels, a rebuild that came out differently) may make another image of the same name; :func:`publish` adds
+    the first digits of the image's id to the later one's tag.
     """
     series = "".join(f"{patch.id} {patch.sha256}\n" for patch in record.patches)
     return f"{record.rocm or 'none'}-{record.commit[:COMMIT_DIGITS]}-{sha256(series)[:SERIES_DIGITS]}"
@@ -137,16 +149,31 @@ def _refuse_other_stack(client: Client, moving: Reference, record: Record) -> No
         )
 
 
-def _bring(
+def _free_tag(
+    client: Client, repository: Reference, record: Record, on_progress: Callable[[str], None]
+) -> tuple[str, Manifest | None]:
+    """Return the immutable tag that is this image's, and its manifest when the registry has it there already."""
+    tag = immutable_tag(record)
+    longer = f"{tag}-{record.image_id.removeprefix('sha256:')[:IMAGE_DIGITS]}"
+    for candidate in (tag, longer):
+        place = repository.tagged(candidate)
+        manifest = client.manifest(place)
+        if manifest is None:
+            return candidate, None
+        if record.image_id in image_ids(client, place, manifest):
+            on_progress(f"{place} holds this very image already; nothing to push")
+            return candidate, manifest
+        on_progress(_occupied(client, place, manifest, record))
+    raise VerifyError(
+        f"{repository.tagged(longer)} holds another image already, and such a tag never moves",
+        hint="publish to another repository, or delete that tag in the registry if nobody uses its image",
+    )
+
+
+def _push(
     engine: Engine, client: Client, place: Reference, record: Record, on_progress: Callable[[str], None]
 ) -> tuple[Manifest, int]:
-    """Return the manifest of the verified image, which is pushed unless its tag is there, and the bytes pushed."""
-    manifest = client.manifest(place)
-    if manifest is not None:
-        if record.image_id not in image_ids(client, place, manifest):
-            raise _occupied(client, place, manifest, record)
-        on_progress(f"{place} holds this very image already; nothing to push")
-        return manifest, 0
+    """Push the verified image and return its manifest, as the registry has it, and the bytes pushed."""
     known = _known_layers(client, place)
     name = f"{place.repository}:{place.tag}"
     engine.tag(record.image_id, place.repository, place.tag or "")
@@ -170,17 +197,16 @@ def _bring(
     return manifest, sum(size for layer, size in sizes if layer not in known)
 
 
-def _occupied(client: Client, place: Reference, manifest: Manifest, record: Record) -> VerifyError:
-    """Return the error for an immutable tag that holds another image; a rebuild is told from other content."""
-    holder = attached_record(client, place, manifest)
-    if holder and holder.context_sha256 == record.context_sha256:
-        return VerifyError(
-            f"{place} holds another build of the very same context already ({manifest.digest})",
-            hint=f"that one is verified and published: `gfx1100 pull {place.at(manifest.digest)}`",
-        )
-    return VerifyError(
-        f"{place} holds another image already ({manifest.digest}), and such a tag never moves",
-        hint="publish to another repository, or delete that tag in the registry if nobody uses its image",
+def _occupied(client: Client, place: Reference, manifest: Manifest, record: Record) -> str:
+    """Return what to say about an immutable tag that holds another image; a rebuild is told from other content."""
+    try:
+        holder = attached_record(client, place, manifest)
+    except VerifyError:
+        holder = None
+    rebuilt = holder is not None and holder.context_sha256 == record.context_sha256
+    return (
+        f"{place} holds {'another build of the very same context' if rebuilt else 'another image'} "
+        f"({manifest.digest}) and never moves; this one's tag ends with its image's id"
     )
 
 
@@ -196,9 +222,14 @@ def _known_layers(client: Client, repository: Reference) -> set[str]:
     return known
 
 
-def _annotations(record: Record) -> dict[str, str]:
-    return {
-        "org.opencontainers.image.title": f"record of {record.stack} {record.version}",
-        "org.opencontainers.image.created": record.created,
-        "org.opencontainers.image.revision": record.commit,
-    }
+def _record_payload(record: Record) -> Payload:
+    return Payload(
+        name="record",
+        artifact_type=RECORD_TYPE,
+        content=record.text().encode(),
+        annotations={
+            "org.opencontainers.image.title": f"record of {record.stack} {record.version}",
+            "org.opencontainers.image.created": record.created,
+            "org.opencontainers.image.revision": record.commit,
+        },
+    )

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.errors import RegistryError, UsageError, VerifyError
-from builder.models.record import write_record
+from builder.models.record import STACK_LABEL, write_record
 from builder.registry.attest import attached_record
 from builder.registry.client import Client
 from builder.registry.reference import parse_reference
+from builder.registry.room import require_room
+from builder.registry.sign import require_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +45,13 @@ class Pulled:
 
 
 def pull(
-    engine: Engine, reference: str, *, settings: Settings, records: Path, on_progress: Callable[[str], None]
+    engine: Engine,
+    reference: str,
+    *,
+    stack: str | None = None,
+    settings: Settings,
+    records: Path,
+    on_progress: Callable[[str], None],
 ) -> Pulled:
     """Pull an image by digest, check it against its record, and keep the record.
 
@@ -53,14 +61,17 @@ def pull(
     Args:
         engine: Where the image shall be.
         reference: ``repository@digest``; or ``repository:tag``, which is looked up once.
-        settings: The CA bundle comes from here.
+        stack: What it must be; None for any.
+        settings: The CA bundle, and the key that ``require_signature`` names.
         records: The folder of this host's records.
         on_progress: Takes a line a step.
 
     Raises:
         UsageError: ``reference`` is none.
+        HostError: The engine's disk has no room for it; nothing was pulled.
         RegistryError: The digest or the record is not in the registry, or the pull failed.
-        VerifyError: The record is not about this image, or the engine has another one after the pull.
+        VerifyError: The record is not about this image, its signature is not there, it is another stack, or the engine
+            has another image after the pull.
     """
     asked = parse_reference(reference)
     with Client(settings, on_wait=on_progress) as client:
@@ -76,12 +87,35 @@ def pull(
                 f"no record is attached to {place}, so nothing tells what it is",
                 hint="publish it again with `gfx1100 publish`; images of others are pulled with the engine itself",
             )
+        if stack not in {None, record.stack}:
+            raise VerifyError(f"{place} is {record.stack}, and {stack} was asked for", hint="check the repository")
+        if signed := require_signature(place, settings):
+            on_progress(signed)
         layers = client.layers(place, manifest)
+        if _holds(engine, place) is None:
+            require_room(engine, client, place=place, record=record, layers=layers, on_progress=on_progress)
     image, had = _bring(engine, place, on_progress)
     engine.tag(image.id, place.repository, record.published.tag)
     write_record(records, record)
     missing = sum(size for layer, size in layers.items() if not any(layer[7:].startswith(part) for part in had))
     return Pulled(digest=manifest.digest, pulled_bytes=missing, record=record, image=image)
+
+
+def held_image(engine: Engine, record: Record) -> Image | None:
+    """Return the published image of a record as this engine has it, from its registry or from a bundle; else None."""
+    published = record.published
+    if published is None:
+        return engine.image(record.image_id)
+    known = engine.image(f"{published.repository}@{published.digest}")
+    # a bundle's image came from another place with the same digest
+    return known or next(
+        (
+            image
+            for image in engine.images(f"{STACK_LABEL}={record.stack}")
+            if any(entry.endswith(f"@{published.digest}") for entry in image.repo_digests)
+        ),
+        None,
+    )
 
 
 def _bring(engine: Engine, place: Reference, on_progress: Callable[[str], None]) -> tuple[Image, set[str]]:

@@ -60,6 +60,7 @@ class Request:
         data: The body.
         limit: The most bytes that the answer may have.
         redirects: Follow redirects.
+        sink: Takes the body of an expected answer piece by piece, with its status; the answer's own is then empty.
     """
 
     method: str
@@ -70,6 +71,7 @@ class Request:
     data: bytes | None = None
     limit: int = MANIFEST_LIMIT
     redirects: bool = True
+    sink: Callable[[int, bytes], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +203,7 @@ class Transport:
                 stream=True,
                 proxies={} if is_loopback(place) else requests.utils.get_environ_proxies(url),
             ) as response:
-                body = self._body(response, request.limit, place)
+                body = self._body(response, request, place)
                 return Answer(status=response.status_code, headers=response.headers, body=body, url=url)
         except requests.exceptions.SSLError as trouble:
             raise self._failure(
@@ -217,17 +219,22 @@ class Transport:
         except requests.RequestException as trouble:
             raise self._failure(f"{place} gave an answer that cannot be followed: {type(trouble).__name__}") from None
 
-    def _body(self, response: Response, limit: int, place: str) -> bytes:
-        body = bytearray()
-        end = monotonic() + WHOLE_TIMEOUT
+    def _body(self, response: Response, request: Request, place: str) -> bytes:
+        body, received = bytearray(), 0
+        sink = request.sink if response.status_code in request.expected else None
+        end = None if sink else monotonic() + WHOLE_TIMEOUT
         for piece in response.iter_content(1 << 16):
-            body += piece
-            if len(body) > limit:
+            received += len(piece)
+            if received > request.limit:
                 raise self._failure(
-                    f"{place} sent more than {limit} bytes, which is no such answer as is expected here"
+                    f"{place} sent more than {request.limit} bytes, which is no such answer as is expected here"
                 )
-            if monotonic() > end:
+            if end is not None and monotonic() > end:
                 raise self._failure(f"{place} did not end its answer within {WHOLE_TIMEOUT:.0f} s")
+            if sink:
+                sink(response.status_code, piece)
+            else:
+                body += piece
         return bytes(body)
 
     def _refusal(self, answer: Answer, what: str, repository: Reference) -> Exception:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import docker
 import pytest
+from smoke_image import built, profile, published, records, start  # noqa: F401 - fixtures
 
 from builder.console import Console
 from builder.engine.base import bootstrap_base
@@ -11,6 +12,18 @@ from builder.engine.local import ensure_engine, ensure_registry
 from builder.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "nightly: takes minutes and gigabytes, and runs when -m names it")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "nightly" in config.option.markexpr:
+        return
+    late = [item for item in items if item.get_closest_marker("nightly")]
+    items[:] = [item for item in items if item not in late]
+    config.hook.pytest_deselected(items=late)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ class FakeEngine:
     """Images and containers as dictionaries; ``on_start`` may decide what a started container becomes."""
 
     name = "fake engine"
-    environment = {}
 
     def __init__(self, images=(), *, on_start=lambda container: container):
         self.images = {image.id: image for image in images}
@@ -22,6 +21,7 @@ class FakeEngine:
         self.answer = Output(returncode=0, stdout="{}", stderr="")
         self.on_start = on_start
         self.calls = []
+        self.environment = {}
 
     def image(self, reference):
         for image in self.images.values():
@@ -38,8 +38,14 @@ class FakeEngine:
 
     def create(self, spec):
         identity = f"c{len(self.specs)}"
-        box = Container(id=identity, name=spec.name, image_id=spec.image, state="created", labels=spec.labels,
-            shm_bytes=spec.shm_bytes or 64 << 20)
+        box = Container(
+            id=identity,
+            name=spec.name,
+            image_id=spec.image,
+            state="created",
+            labels=spec.labels,
+            shm_bytes=spec.shm_bytes or 64 << 20,
+        )
         self.boxes[identity], self.specs[identity] = box, spec
         self.calls.append(("create", spec.name))
         return box
@@ -80,7 +86,8 @@ class FakeEngine:
         return self.log.get(container_id, "")
 
     def logs_since(self, container_id, since):
-        return [(float(at), line) for at, line in enumerate(self.log.get(container_id, "").splitlines(), 1) if at >= since]
+        lines = self.log.get(container_id, "").splitlines()
+        return [(float(at), line) for at, line in enumerate(lines, 1) if at >= since]
 
     def follow(self, container_id, *, tail=None):
         lines = self.log.get(container_id, "").splitlines()

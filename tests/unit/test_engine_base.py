@@ -72,7 +72,8 @@ def test_without_debootstrap_and_without_leave_to_install_it_says_what_to_do(tmp
 def stub(folder, body, monkeypatch):
     """Take the place of debootstrap with a shell program; TREE is where it must put the files."""
     path = folder / "debootstrap"
-    path.write_text(f'#!/bin/sh\nDEF_MIRROR="http://own/debian"\nfor word in "$@"; do case "$word" in */root) TREE=$word;; esac; done\n{body}\n')
+    words = 'for word in "$@"; do case "$word" in */root) TREE=$word;; esac; done'
+    path.write_text(f'#!/bin/sh\nDEF_MIRROR="http://own/debian"\n{words}\n{body}\n')
     path.chmod(0o755)
     monkeypatch.setattr(packages, "program", lambda name: str(path) if name == "debootstrap" else f"/usr/bin/{name}")
     monkeypatch.setattr(packages, "as_root", list)

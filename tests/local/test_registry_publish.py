@@ -152,6 +152,47 @@ class TestPublishing:
         assert registry.tags["team/app", tag] == manifest
 
 
+class TestAnotherImageUnderTheSameName:
+    @pytest.fixture
+    def first(self, engine, send, record_of):
+        return send(record_of(engine.build(b"x"))).record.published
+
+    @pytest.mark.parametrize(
+        ("context", "said"), [("4", "another build of the very same context"), ("9", "another image")]
+    )
+    def test_it_takes_a_longer_tag_and_the_first_tag_stays(
+        self, engine, registry, send, record_of, first, context, said
+    ):
+        lines, record = [], record_of(engine.build(b"y"), context_sha256=context * 64)
+
+        second = send(record, on_progress=lines.append).record.published
+
+        assert second.tag == f"{first.tag}-{record.image_id[7:15]}"
+        assert registry.tags["team/app", first.tag] == first.digest
+        assert registry.tags["team/app", second.tag] == registry.tags["team/app", "latest"] == second.digest
+        told = f"{first.repository}:{first.tag} holds {said} ({first.digest}) and never moves"
+        assert any(line.startswith(told) for line in lines)
+
+    def test_the_same_image_again_pushes_nothing(self, engine, send, record_of, first):
+        record = record_of(engine.build(b"y"))
+        second = send(record)
+        engine.calls.clear()
+
+        again = send(record)
+
+        assert (again.record, again.pushed_bytes, engine.calls) == (second.record, 0, [])
+        assert first.tag != second.record.published.tag
+
+    def test_an_image_that_was_pushed_there_by_hand_is_kept_too(self, engine, registry, send, record_of):
+        record = record_of(engine.build(b"x"))
+        other, _ = registry.add_image("team/app", immutable_tag(record), layers=(b"other",))
+
+        published = send(record).record.published
+
+        assert registry.tags["team/app", immutable_tag(record)] == other != published.digest
+        assert registry.tags["team/app", published.tag] == published.digest
+
+
 class TestRefusals:
     def refused(self, engine, send, record, said, *, error=VerifyError):
         before = dict(engine.registry.tags)
@@ -182,27 +223,13 @@ class TestRefusals:
 
         self.refused(engine, send, record, "was verified")
 
-    def test_an_immutable_tag_that_holds_another_image(self, engine, registry, send, record_of):
+    def test_both_immutable_tags_hold_other_images(self, engine, registry, send, record_of):
         record = record_of(engine.build(b"x"))
         registry.add_image("team/app", immutable_tag(record), layers=(b"other",))
+        registry.add_image("team/app", f"{immutable_tag(record)}-{record.image_id[7:15]}", layers=(b"another",))
 
         error = self.refused(engine, send, record, "holds another image already")
         assert "delete that tag" in error.hint
-
-    def test_another_build_of_the_same_context_names_the_one_that_is_published(self, engine, send, record_of):
-        first = send(record_of(engine.build(b"x"))).record.published
-        engine.calls.clear()
-
-        error = self.refused(engine, send, record_of(engine.build(b"y")), "another build of the very same context")
-        assert f"gfx1100 pull {first.repository}@{first.digest}" in error.hint
-
-    def test_a_build_of_another_context_under_the_same_tag_is_told_as_another_image(self, engine, send, record_of):
-        send(record_of(engine.build(b"x")))
-        engine.calls.clear()
-
-        self.refused(
-            engine, send, record_of(engine.build(b"y"), context_sha256="9" * 64), "holds another image already"
-        )
 
     def test_a_channel_that_another_stack_holds(self, engine, send, record_of):
         send(record_of(engine.build(b"x"), stack="vllm", commit="3" * 40))
@@ -216,11 +243,12 @@ class TestRefusals:
             send(record_of(engine.build(b"x")), channel=channel)
 
     @pytest.mark.parametrize("commit", ["a" * 40, "b" * 40])
-    def test_a_channel_with_the_name_of_an_immutable_tag(self, send, engine, record_of, commit):
+    @pytest.mark.parametrize("end", ["", "-0123abcd"])
+    def test_a_channel_with_the_name_of_an_immutable_tag(self, send, engine, record_of, commit, end):
         record = record_of(engine.build(b"x"))
 
         with pytest.raises(UsageError, match="never moves"):
-            send(record, channel=immutable_tag(record.model_copy(update={"commit": commit})))
+            send(record, channel=immutable_tag(record.model_copy(update={"commit": commit})) + end)
 
     def test_a_repository_with_a_tag(self, send, engine, registry, record_of):
         with pytest.raises(UsageError, match="a repository is needed"):

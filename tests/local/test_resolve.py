@@ -10,7 +10,7 @@ import pytest
 
 from builder.errors import UpstreamError, UsageError
 from builder.models.lock import load_lock
-from builder.models.stack import Wheel, load_stack
+from builder.models.stack import Wheel, load_stack, stack_names
 from builder.resolve.lock import differences, resolve, stale
 from builder.resolve.wheels import find_wheel
 from builder.settings import load_settings
@@ -113,7 +113,7 @@ def test_an_index_that_cannot_be_reached_is_unknown(settings):
 
 
 def test_the_committed_locks_are_fresh(settings):
-    for name in ("smoke", "vllm"):
+    for name in stack_names(ROOT):
         assert stale(ROOT, load_stack(ROOT, name), load_lock(ROOT, name), settings=settings) == []
 
 
@@ -126,13 +126,20 @@ def test_resolving_again_moves_nothing(settings):
 
 def test_what_is_unknown_stays_unresolved_offline(settings):
     lock = resolve(ROOT, load_stack(ROOT, "vllm"), settings=settings, offline=True)
-    assert lock.unresolved() == ["commit", "wheel torch", "wheel triton-rocm", "wheel torchvision"]
+    assert lock.unresolved() == [
+        "commit",
+        "wheel torch",
+        "wheel triton-rocm",
+        "wheel torchvision",
+        "fetch triton-kernels",
+    ]
 
 
 def test_a_resolved_entry_is_kept_and_a_wheel_that_is_known_is_not_asked_for_again(settings):
     stack, lock = load_stack(ROOT, "vllm"), load_lock(ROOT, "vllm")
     known = tuple(wheel.model_copy(update={"url": "https://e/x.whl", "sha256": HASH}) for wheel in lock.wheels)
-    kept = lock.model_copy(update={"commit": "a" * 40, "wheels": known})
+    fetched = tuple(fetch.model_copy(update={"commit": "b" * 40}) for fetch in lock.fetched)
+    kept = lock.model_copy(update={"commit": "a" * 40, "wheels": known, "fetched": fetched})
     fresh = resolve(ROOT, stack, settings=settings, previous=kept)
     assert fresh.unresolved() == []
     assert fresh.version == "0.0.dev0+gaaaaaaaaaaaa"

@@ -1,0 +1,89 @@
+"""Room for a pull: looked for before the first byte, with what this host has of the image already taken off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.engine.space import free_bytes
+from builder.errors import HostError, ToolError, UsageError
+from builder.models.record import STACK_LABEL
+from builder.registry.reference import parse_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from builder.engine.port import Engine
+    from builder.models.record import Record
+    from builder.registry.client import Client
+    from builder.registry.reference import Reference
+
+MB = 1e6
+# Unpacked bytes a compressed byte where no record says it: published ROCm images of 8 to 10 GB unpack to 22 to 32 GB
+# (https://github.com/ROCm/vllm/issues/363, https://github.com/ROCm/legacy-rocm-build/issues/3935)
+UNPACKED = 3.5
+# An engine's host needs some room to go on
+SPARE = 1 << 30
+
+
+def require_room(
+    engine: Engine,
+    client: Client,
+    *,
+    place: Reference,
+    record: Record,
+    layers: Mapping[str, int],
+    on_progress: Callable[[str], None],
+) -> None:
+    """Refuse a pull that the engine's disk cannot take.
+
+    Args:
+        engine: Where the image shall be.
+        client: Asked for the layers of the images of this repository that the engine has already.
+        place: The image, by digest.
+        record: Its record, which says what it takes unpacked.
+        layers: Its layers, digest -> compressed bytes.
+        on_progress: Takes the line that says how much there is.
+
+    Raises:
+        HostError: There is not enough.
+    """
+    images = [(image, _digests(image.repo_digests, place)) for image in engine.images(f"{STACK_LABEL}={record.stack}")]
+    had = {layer for _, digests in images for digest in digests for layer in _layers(client, place.at(digest))}
+    missing, whole = (sum(size for layer, size in layers.items() if layer not in known) for known in (had, set()))
+    unpacked = (record.image_bytes or whole * UNPACKED) * missing / max(1, whole)
+    # an engine keeps the compressed layers until they are unpacked
+    needed = int(missing + unpacked)
+    free = free_bytes(engine, ask=next((image.id for image, _ in images), None))
+    told = f"{missing / MB:.0f} of {whole / MB:.0f} MB to pull, {needed / MB:.0f} MB on disk"
+    if free is None:
+        on_progress(f"{told}; nobody can tell how much is free on {engine.name}")
+        return
+    if free < needed + SPARE:
+        raise HostError(
+            f"{place} does not fit: {told}, and {free / MB:.0f} MB are free where {engine.name} keeps its data",
+            hint="`gfx1100 images --prune` takes old images away; `docker system df` shows what else is there",
+        )
+    on_progress(f"{told}, {free / MB:.0f} MB free")
+
+
+def _digests(entries: tuple[str, ...], place: Reference) -> list[str]:
+    """Return the digests under which an engine knows an image in the repository of ``place``."""
+    found = []
+    for entry in entries:
+        try:
+            known = parse_reference(entry)
+        except UsageError:
+            # an engine lists ``<none>@sha256:…`` when it lost the name
+            continue
+        if known.repository == place.repository and known.digest:
+            found.append(known.digest)
+    return found
+
+
+def _layers(client: Client, place: Reference) -> dict[str, int]:
+    """Return the layers of an image that was pulled earlier; none when the registry does not know it any more."""
+    try:
+        manifest = client.manifest(place)
+        return client.layers(place, manifest) if manifest else {}
+    except ToolError:
+        return {}
