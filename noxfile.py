@@ -48,6 +48,18 @@ def build_smoke(session: nox.Session) -> None:
     program(session, "build", "smoke")
 
 
+@nox.session(name="build-vllm")
+def build_vllm(session: nox.Session) -> None:
+    """Build and verify the vLLM image; ``-- --rehearse`` does it on a base from distribution packages."""
+    program(session, "build", "vllm")
+
+
+@nox.session(name="build-sglang")
+def build_sglang(session: nox.Session) -> None:
+    """Build and verify the SGLang image; ``-- --rehearse`` does it on a base from distribution packages."""
+    program(session, "build", "sglang")
+
+
 @nox.session
 def lock(session: nox.Session) -> None:
     """Resolve a stack into its lock: ``nox -s lock -- smoke --update``."""
@@ -67,8 +79,16 @@ def kernels(session: nox.Session) -> None:
 
 
 @nox.session
+def watchdog(session: nox.Session) -> None:
+    """Compare the upstream of every stack with its pin, side by side: ``nox -s watchdog -- --once``."""
+    # 10: there are new commits, and the series fits them
+    session.install("--quiet", "--editable", ".")
+    session.run("gfx1100", "watch", "--all", *session.posargs, success_codes=[0, 10])
+
+
+@nox.session
 def pull(session: nox.Session) -> None:
-    """Pull an image by digest and check it against its record: ``nox -s pull -- REF``."""
+    """Pull the newest image of a stack, or a named one, and check it: ``nox -s pull -- STACK|REF``."""
     program(session, "pull")
 
 
@@ -76,6 +96,19 @@ def pull(session: nox.Session) -> None:
 def serve(session: nox.Session) -> None:
     """Serve a profile: ``nox -s serve -- smoke``."""
     program(session, "serve")
+
+
+@nox.session
+def doctor(session: nox.Session) -> None:
+    """Say whether this GPU host is fit: ``nox -s doctor -- --profile vllm-int8-128k``."""
+    program(session, "doctor")
+
+
+@nox.session(name="vllm-cpu")
+def vllm_cpu(session: nox.Session) -> None:
+    """Take a real vLLM server on the CPU through serve, warm-up, status, requests, failure and stop (nightly)."""
+    session.install("--quiet", "--editable", ".", *TEST)
+    session.run("pytest", "tests/engine/test_vllm_cpu.py", "-m", "nightly", *session.posargs)
 
 
 @nox.session(name="fix-checkpoint")
@@ -92,7 +125,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check")
     session.run("gfx1100", "render", "--all", "--check")
     session.run("hadolint", *tracked(session, "dockerfiles/*/Dockerfile"))
-    session.run("shellcheck", "nox", ".ci/run")
+    session.run("shellcheck", "nox", *tracked(session, ".ci/*"))
     session.run("yamllint", "--strict", *tracked(session, "*.yaml", "*.yml"))
     session.run("actionlint")
     session.run("zizmor", "--offline", "--quiet", ".github/workflows")

@@ -7,15 +7,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from builder.build.release import release
 from builder.build.run import build
 from builder.deploy.serve import Deployment, container_name, serve, stop
 from builder.engine.local import ensure_engine, ensure_registry
 from builder.errors import VerifyError
 from builder.models.lock import load_lock
 from builder.models.profile import load_profile
-from builder.models.record import image_reference, write_record
+from builder.models.record import image_reference
 from builder.models.stack import load_stack
-from builder.registry.publish import publish
 from builder.registry.pull import pull
 from builder.stage.context import Origin
 from builder.verify.trace import Trace, trace
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from builder.console import Console
     from builder.engine.port import Engine
+    from builder.models.record import Record
     from builder.settings import Settings
 
 STACK = "smoke"
@@ -89,18 +90,32 @@ def walk(root: Path, *, settings: Settings, console: Console, install: bool, kee
             records=records,
             install=install,
         )
-        done = publish(engine, record, to=f"{registry}/gfx1100/{STACK}", settings=settings, on_progress=console.detail)
-        write_record(records, done.record)
+        done = release(
+            engine,
+            record,
+            to=f"{registry}/gfx1100/{STACK}",
+            settings=settings,
+            records=records,
+            on_progress=console.detail,
+        )
         reference = image_reference(done.record)
         console.step(f"published {reference}, {done.pushed_bytes / 1e6:.1f} MB pushed")
+        _forget(engine, done.record)
         pulled = pull(engine, reference, records=records, settings=settings, on_progress=console.detail)
-        console.step(f"pulled {pulled.digest[:19]} by digest; its record agrees")
+        console.step(f"pulled {pulled.pulled_bytes / 1e6:.1f} MB by digest; the record agrees")
         deployment = serve(engine, profile, pulled.image, reference=reference, state=settings.state, console=console)
         console.step(f"{deployment.container} answered a prompt after {deployment.answer.seconds:.1f} s")
         chain = trace(engine, deployment.container, records=records)
     if chain.broken:
         raise VerifyError(f"the chain breaks at {chain.broken.name}:\n{chain.text()}")
     return Walk(deployment=deployment, chain=chain, seconds=time.monotonic() - started)
+
+
+def _forget(engine: Engine, record: Record) -> None:
+    """Take the image from the engine, so that the pull brings it from the registry as it does on a GPU host."""
+    image = engine.image(record.image_id)
+    for name in (*image.tags, *image.repo_digests) if image else ():
+        engine.untag(name)
 
 
 @contextlib.contextmanager
