@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import builder
-from builder.cli import checkpoint, export, host, images, kernels, patches, registry, serving, verify, watch
+from builder.cli import checkpoint, export, host, images, kernels, patches, publishing, registry, serving, verify, watch
 from builder.cli.state import State, find_root
 from builder.console import Console, clean
 from builder.errors import ToolError
@@ -25,6 +25,7 @@ app = typer.Typer(
     add_completion=False,
 )
 images.register(app)
+publishing.register(app)
 verify.register(app)
 registry.register(app)
 serving.register(app)

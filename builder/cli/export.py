@@ -75,7 +75,7 @@ def export(
 
 
 def _newest(state: State, profile: Profile) -> str:
-    from builder.cli.images import newest_record
+    from builder.cli.publishing import newest_record
     from builder.models.record import image_reference
 
     if profile.stack is None:

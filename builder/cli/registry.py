@@ -60,7 +60,7 @@ def bundle(
 
     Example: gfx1100 bundle smoke -o smoke.tar
     """
-    from builder.cli.images import newest_record
+    from builder.cli.publishing import newest_record
 
     state: State = context.obj
     done = _bundled(state, newest_record(state, stack), output)

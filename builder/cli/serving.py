@@ -49,10 +49,13 @@ def serve(
 
     Example: gfx1100 serve vllm-octave-256k --model /srv/models/Qwen3.8-27B-W4A16
     """
+    from builder.cli.publishing import newest_record
     from builder.deploy.launch import launch
 
     state: State = context.obj
     wanted = _profile(state, profile)
+    if image is None and wanted.stack is not None:
+        newest_record(state, wanted.stack)  # what is missing here is told before an engine is asked
     done = launch(
         state.engine,
         wanted,
@@ -183,7 +186,7 @@ def _contexts(text: str | None) -> tuple[int, ...] | None:
 
 def _image(state: State, profile: Profile, named: str | None) -> tuple[Image, str]:
     """Return the image to serve and what history calls it, pulled when it is not on the engine yet."""
-    from builder.cli.images import newest_record
+    from builder.cli.publishing import newest_record
     from builder.models.record import image_reference
     from builder.registry.pull import held_image, pull
     from builder.registry.reference import parse_reference

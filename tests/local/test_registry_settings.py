@@ -7,7 +7,7 @@ import pytest
 from fake_engine import FakeEngine
 
 from builder.build.run import build_stage
-from builder.cli.images import repository_of
+from builder.cli.publishing import repository_of
 from builder.cli.state import State
 from builder.console import Console
 from builder.engine.buildkit import Builder

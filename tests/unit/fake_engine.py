@@ -1,6 +1,7 @@
 """An engine in memory: the port, without a daemon. What a test needs to steer is a public attribute."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from builder.engine.port import Container, Image, Output
 
@@ -9,6 +10,7 @@ class FakeEngine:
     """Images and containers as dictionaries; ``on_start`` may decide what a started container becomes."""
 
     name = "fake engine"
+    environment = MappingProxyType({})
 
     def __init__(self, images=(), *, on_start=lambda container: container):
         self.images = {image.id: image for image in images}
@@ -21,7 +23,6 @@ class FakeEngine:
         self.answer = Output(returncode=0, stdout="{}", stderr="")
         self.on_start = on_start
         self.calls = []
-        self.environment = {}
 
     def image(self, reference):
         for image in self.images.values():

@@ -1,4 +1,4 @@
-"""Exported files: what stands in them. The worlds that they are for judge them in tests/engine/test_export.py."""
+"""Exported files: what stands in them. The worlds that they are for judge them in tests/engine/test_export_judged.py."""
 
 import json
 import re
