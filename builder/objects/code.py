@@ -82,14 +82,14 @@ def _code(window: Window, kernel: str) -> Iterator[bytes]:
     table = window.read(at, size - size % _SYMBOL.size, "the table of symbols")
     for offset, kind, _, _, address, length in _SYMBOL.iter_unpack(table):
         symbol = names[offset : names.find(b"\0", offset)]
-        if not length or kind & 0xF != _FUNCTION or not _names(symbol, kernel.encode()):
+        if not length or kind & 0xF != _FUNCTION or not names_kernel(symbol, kernel.encode()):
             continue
         if length > CODE_LIMIT:
             raise window.fault(at, f"a kernel of {length} bytes")
         yield window.read(_file_position(window, head, address), length, f"the code of {kernel}")
 
 
-def _names(symbol: bytes, kernel: bytes) -> bool:
+def names_kernel(symbol: bytes, kernel: bytes) -> bool:
     """Whether a symbol is a kernel's: its own name, or the mangled form, in which the length stands before the name."""
     return symbol == kernel or (symbol.startswith(b"_Z") and b"%d%b" % (len(kernel), kernel) in symbol)
 

@@ -6,7 +6,8 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from builder.objects.code import count_dwords
+from builder.objects import read_library
+from builder.objects.code import count_dwords, names_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,6 +52,8 @@ def _faults(evidence: _Places, proofs: tuple[Proof, ...]) -> Iterator[str]:
             shown += 1
             what = f"the dword {proof.code} in the machine code of {proof.isa}"
             yield _count_fault(proof, what, _dwords(evidence, proof, proof.isa, proof.code))
+        if proof.isa is not None and proof.max_vgprs is not None:
+            yield _budget_fault(evidence, proof, proof.isa, proof.max_vgprs)
     if not shown:
         yield "it has no proof that an image can show (a text, a symbol, or a code of isa)"
 
@@ -82,6 +85,19 @@ def _symbols(evidence: _Places, proof: Proof, symbol: str) -> dict[str, int]:
 def _dwords(evidence: _Places, proof: Proof, kernel: str, code: str) -> dict[str, int]:
     libraries = _libraries(evidence, proof)
     return {path: count_dwords(data, kernel, code, name=path) for path, data in libraries.items()}
+
+
+def _budget_fault(evidence: _Places, proof: Proof, kernel: str, most: int) -> str:
+    """Return what is wrong with the registers of a kernel, by the metadata of the code objects in the image."""
+    used = [
+        found.vgpr
+        for path, data in _libraries(evidence, proof).items()
+        for found in read_library(data, name=path).kernels
+        if names_kernel(found.name.encode(), kernel.encode())
+    ]
+    if not used:
+        return f"no kernel {kernel} in the image to hold to its budget of {most} vector registers"
+    return "" if max(used) <= most else f"{kernel} uses {max(used)} vector registers, at most {most} are allowed"
 
 
 def _libraries(evidence: _Places, proof: Proof) -> dict[str, bytes]:
