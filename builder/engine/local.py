@@ -86,7 +86,7 @@ def ensure_registry(*, install: bool, console: Console, state: Path, keep: bool 
         HostError: The program is missing and may not be fetched, or it does not start.
     """
     folder = state / "registry"
-    program = _registry_program(folder, install=install, console=console)
+    program = registry_program(folder, install=install, console=console)
     config, pidfile = folder / "config.yml", folder / "pid"
     daemon = Daemon([program, "serve", str(config)], pidfile=pidfile, log=folder / "log")
 
@@ -189,7 +189,8 @@ def _remedy(said: str) -> str:
     return "read the log; docker's own check-config.sh tells what the kernel lacks"
 
 
-def _registry_program(folder: Path, *, install: bool, console: Console) -> str:
+def registry_program(folder: Path, *, install: bool, console: Console) -> str:
+    """Return the registry's program: the system's, else the one that is unpacked into a folder, perhaps only now."""
     own = folder / "program" / "usr/bin/docker-registry"
     found = packages.program("docker-registry") or (str(own) if own.is_file() else None)
     if found is None:

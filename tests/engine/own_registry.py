@@ -6,11 +6,16 @@ import os
 import subprocess
 import tarfile
 import threading
+from pathlib import Path
 
+from builder.console import Console
 from builder.engine.docker import connect
+from builder.engine.local import registry_program
 from builder.files import sha256
 from builder.models.record import PatchRecord, Record, Verification
+from builder.settings import load_settings
 
+ROOT = Path(__file__).parents[2]
 USER, PASSWORD = "somebody", "correct-horse"
 # bcrypt of the password
 HTPASSWD = f"{USER}:$2y$05$abcdefghijklmnopqrstuuZ0Fx87Pb/Aqb0E90lfvCwzXnaFKUHpS\n"
@@ -34,7 +39,9 @@ class Registry:
             config["auth"] = {"htpasswd": {"realm": "here", "path": str(folder / "htpasswd")}}
         path = folder / "registry.json"
         path.write_text(json.dumps(config))  # JSON is YAML
-        self._process = subprocess.Popen(["docker-registry", "serve", str(path)], stderr=subprocess.PIPE, text=True)
+        state = load_settings(ROOT).state
+        program = registry_program(state / "registry", install=True, console=Console())
+        self._process = subprocess.Popen([program, "serve", str(path)], stderr=subprocess.PIPE, text=True)
         for line in self._process.stderr:
             if "listening on" in line:
                 self.host = line.partition("listening on ")[2].partition('"')[0].partition(",")[0].strip()
