@@ -11,6 +11,7 @@ from builder.errors import UsageError
 from builder.patching.header import render
 from builder.patching.scope import scopes
 from builder.patching.text import Near, Source, Span, nearest_line, places, settled
+from builder.patching.whole import stands_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +66,10 @@ def make_edit(edit: Edit, source: Source, parameters: Mapping[str, int]) -> tupl
     for span in reversed(todo):
         changed = changed.splice(span, _replacement(edit, source, span, parameters))
     if _look(edit, changed, parameters)[0] != "present":
+        if parts := _parts(edit, source, todo):
+            return _failed(
+                edit, _longer(edit, source, parts), lines=tuple(source.line(at.start) for at in parts)
+            ), source
         sign = f"`{_first(edit.present or edit.replacement)}`"
         return _failed(edit, f"{edit.file}: the edit would not be recognised afterwards by its sign {sign}"), source
     return _finding(edit, "applied", tuple(source.line(span.start) for span in todo)), changed
@@ -97,6 +102,8 @@ def _look(edit: Edit, source: Source, parameters: Mapping[str, int]) -> tuple[Ou
     todo = places(source.text, edit.anchor, within, regex=edit.regex)
     sign = render(edit.replacement if edit.present is None else edit.present, parameters)
     done = places(source.text, sign, within, regex=edit.regex)
+    if edit.present is None:
+        done = [span for span in done if stands_whole(source.text, span, edit.file)]
     todo, done = settled(todo, done)
     overlap = any(after.start < before.end for before, after in pairwise(todo))
     if len(todo) + len(done) == edit.count and not overlap:
@@ -106,6 +113,21 @@ def _look(edit: Edit, source: Source, parameters: Mapping[str, int]) -> tuple[Ou
     already += f", and {len(done)} places{_lines(source, done)} are changed already" if done else ""
     stands = f"the anchor `{_first(edit.anchor)}` stands {len(todo)} times{where}{_lines(source, todo)}{already}"
     return "failed", todo, done, f"upstream moved: {edit.file}: {stands}, expected {edit.count}"
+
+
+def _parts(edit: Edit, source: Source, todo: list[Span]) -> list[Span]:
+    """Return the places where the anchor is a part of something longer, which the default sign cannot be."""
+    if edit.present is not None:
+        return []
+    return [span for span in todo if not stands_whole(source.text, span, edit.file)]
+
+
+def _longer(edit: Edit, source: Source, parts: list[Span]) -> str:
+    line = source.text.split("\n")[source.line(parts[0].end - 1) - 1]
+    return (
+        f"upstream moved: {edit.file}: the anchor `{_first(edit.anchor)}`{_lines(source, parts)} is only a part of"
+        f" `{_first(line)}`; take the whole statement as the anchor, or say by `present` how the edit is known"
+    )
 
 
 def _within(source: Source, scope: str | None, file: str) -> tuple[Span | None, str]:

@@ -258,7 +258,7 @@ class Edit(Data):
         replacement: What takes its place; placeholders allowed. With a regular expression, groups as ``\1``.
         regex: The anchor and ``present`` are regular expressions.
         count: How often the anchor must be found.
-        present: What the file holds once the edit is made; the replacement itself when left out.
+        present: What the file holds once the edit is made; when left out the replacement, as a whole statement.
         scope: The function or kernel to look in; dotted for a method.
     """
 

@@ -101,6 +101,76 @@ def test_an_anchor_that_holds_its_own_replacement_is_not_taken_for_present():
     assert twice == once == "    tile = 32\n"
 
 
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("x.py", "tile = 32 // n"),
+        ("x.py", "tile = 32 if big else 16"),
+        ("x.py", "tile = 32, 16"),
+        ("x.py", "tile = 32 \\"),
+        ("x.py", "tile = 32.5"),
+        ("x.py", "old.tile = 32"),
+        ("x.py", "# tile = 32"),
+        ("x.cu", "tile = 32 + n; // tile"),
+        ("x.cu", "tile = 32 /* keys */ * n;"),
+        ("x.cu", "it->tile = 32;"),
+        ("x.cu", "// tile = 32;"),
+    ],
+)
+def test_a_replacement_is_not_found_present_as_a_part_of_something_longer(file, line):
+    finding, after = made(f"{line}\n", file=file, anchor="tile = 16", replacement="tile = 32")
+
+    assert (finding.outcome, finding.found) == ("failed", 0)
+    assert finding.reason.startswith(f"upstream moved: {file}: ")
+    assert after == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("x.py", "tile = 32"),
+        ("x.py", "    tile = 32 \t"),
+        ("x.py", "if big: tile = 32  # // swept"),
+        ("x.py", "launch(tile = 32)[0]"),
+        ("x.cu", "tile = 32;  n = 1;"),
+        ("x.cu", "tile = 32 // n"),
+        ("x.cu", "tile = 32 /* keys"),
+        ("x.cu", "tile = 32 /* keys */ "),
+    ],
+)
+@pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
+def test_a_replacement_is_present_where_it_is_the_whole_of_what_it_says(file, line, ending):
+    finding, _ = made(f"{line}{ending}", file=file, anchor="tile = 16", replacement="tile = 32")
+
+    assert finding.outcome == "present"
+
+
+def test_a_replacement_that_ends_with_a_comma_or_a_semicolon_may_have_anything_behind_it():
+    finding, _ = made("f(segments=64, tile=2)", anchor="segments=32,", replacement="segments=64,")
+    assert finding.outcome == "present"
+    finding, _ = made("n = 2; n += 1;", file="x.cu", anchor="n = 1;", replacement="n = 2;")
+    assert finding.outcome == "present"
+
+
+def test_an_anchor_that_is_a_part_of_something_longer_fails_and_tells_the_line():
+    finding, after = made("a\ntile = 16 // n\n", anchor="tile = 16", replacement="tile = 32")
+
+    assert (finding.outcome, finding.lines, after) == ("failed", (2,), "a\ntile = 16 // n\n")
+    assert finding.reason == (
+        "upstream moved: x.py: the anchor `tile = 16` (line 2) is only a part of `tile = 16 // n`; "
+        "take the whole statement as the anchor, or say by `present` how the edit is known"
+    )
+
+
+def test_a_sign_that_is_stated_is_taken_as_it_is_written():
+    edit = {"anchor": "tile = 16", "replacement": "tile = 32", "present": "tile = 32"}
+
+    finding, once = made("tile = 16 // n\n", **edit)
+    again, _ = made(once, **edit)
+
+    assert (finding.outcome, again.outcome, once) == ("applied", "present", "tile = 32 // n\n")
+
+
 def test_the_places_to_change_and_those_changed_already_add_up_to_the_count():
     text = "segments=32,\nsegments=64,\n"
     edit = {"anchor": "segments=32,", "replacement": "segments=64,"}
@@ -333,3 +403,19 @@ def test_an_edit_that_was_made_is_found_present_and_makes_nothing_more(text, anc
 
     assert twice == once
     assert again.outcome == {"applied": "present", "present": "present", "failed": "failed"}[finding.outcome]
+
+
+VALUE = st.sampled_from(["32", "tile", "f(n)", "n[0]", "'fast'", "32 if big else n"])
+MORE = st.sampled_from(["//", "+", "*", "**", "if", "or", "==", ",", ".", "%", "@", "\\"])
+
+
+@examples(max_examples=60, deadline=None)
+@given(VALUE, st.text(" ", max_size=2), MORE, st.text("n1 ()#;", max_size=6))
+def test_no_value_is_present_or_replaced_when_an_operator_goes_on_behind_it(value, blanks, operator, rest):
+    line = f"tile = {value}{blanks}{operator}{rest}\n"
+
+    there, after = made(line, anchor="tile = 16", replacement=f"tile = {value}")
+    old, untouched = made(line, anchor=f"tile = {value}", replacement="tile = 16")
+
+    assert (there.outcome, old.outcome) == ("failed", "failed")
+    assert after == untouched == line

@@ -11,6 +11,7 @@ from made_patches import Facts, apply, check, outcomes, tree
 
 from builder.errors import UsageError
 from builder.patching.series import load_series
+from builder.verify.proofs import missing_proofs
 
 LOOKALIKES = Path(__file__).parents[1] / "fixtures" / "patching"
 FORK = "https://github.com/StevenChenSE/sglang.git"
@@ -132,6 +133,49 @@ def test_what_the_patches_do_not_know_is_refused_and_the_tree_stays(sglang, sour
     assert report[patch].outcome == "failed"
     assert "upstream moved" in report[patch].reason
     assert before == {name: (source / name).read_bytes() for name in before}
+
+
+def image(*files):
+    """What the probe would say of an image whose installed files are these of a tree."""
+    return {"site": "/site", "texts": {name: {name: {"text": path.read_text()}} for name, path in files}}
+
+
+def test_a_tile_that_upstream_computes_from_32_is_not_the_tile_of_the_patch(sglang, pytestconfig, tmp_path):
+    source = shutil.copytree(pytestconfig.rootpath / "examples" / "sglang-lookalike", tmp_path / "tree")
+    edit(source, VERIFY, "else (16 if q.element_size() >= 2 else 32)", "else 32 // q.element_size()")
+
+    report = by_id(check(sglang, source, OLD_ROCM))["rdna-verify-tile"]
+
+    assert report.outcome == "failed"
+    assert report.reason.startswith(f"upstream moved: {VERIFY}: the anchor `tile_size = 32 if not use_3d else (16 if")
+    proof = next(patch for patch in sglang.patches if patch.id == "rdna-verify-tile").proofs({"tile": 32})
+    installed = image((VERIFY.removeprefix("python/"), source / VERIFY))
+    assert "stands 0 times" in missing_proofs({"tile": proof}, installed, {})[0]
+
+
+def test_a_tile_of_the_example_that_begins_like_the_patched_one_is_not_the_tile_of_the_patch(pytestconfig, tmp_path):
+    root, name = pytestconfig.rootpath, "smoke_engine/ops/verify_attention.py"
+    smoke = load_series(root / "patches" / "smoke")
+    source = shutil.copytree(root / "examples" / "smoke-engine", tmp_path / "tree")
+    edit(source, name, "tile_size = 32 if not use_3d else 16", "tile_size = 32 if not use_3d else 17")
+
+    report = by_id(check(smoke, source, Facts()))["smoke-verify-tile"]
+
+    assert [report.outcome, *(one.outcome for one in report.edits)] == ["failed", "failed", "applied"]
+    assert report.reason.startswith(f"upstream moved: {name}: ")
+    (tile, _) = next(patch for patch in smoke.patches if patch.id == "smoke-verify-tile").proofs(
+        {"tile": 32, "segments": 64}
+    )
+    assert "stands 0 times" in missing_proofs({"tile": (tile,)}, image((name, source / name)), {})[0]
+
+
+@pytest.mark.parametrize("name", ["smoke", "sglang"])
+def test_no_shipped_proof_in_a_text_file_ends_where_a_longer_statement_could_go_on(pytestconfig, name):
+    patches = load_series(pytestconfig.rootpath / "patches" / name).patches
+    proofs = [proof for patch in patches for proof in patch.header.proof if proof.text and ".so" not in proof.file]
+
+    assert proofs
+    assert [proof.text for proof in proofs if proof.text[-1] not in "\n,;"] == []
 
 
 @pytest.mark.parametrize("age", ["old"], indirect=True)
