@@ -59,6 +59,8 @@ def watch(
         raise UsageError("name a stack, or give --all")
     if everything and (source or ref or pin):
         raise UsageError("--source, --ref and --pin belong to one stack")
+    if (source or ref or pin) and (ack or status or once):
+        raise UsageError("--ack, --status and --once go by what is remembered, and of another source nothing is")
     if pull_request and not bump:
         raise UsageError("--pr belongs to --bump")
     names = [stack] if stack else _followed(state, stack_names(state.root))

@@ -87,8 +87,7 @@ def finish(watched: Watched, state: WatchState, report: Report, news: tuple[News
         report=report,
         news=news,
         told=tuple(ending.told),
-        error="; ".join(one.message for one in ending.trouble),
-        hint=trouble.hint if trouble else "",
+        trouble=type(trouble)("; ".join(one.message for one in ending.trouble), hint=trouble.hint) if trouble else None,
         bump=bump,
         acknowledged=known,
     )

@@ -57,7 +57,7 @@ def is_ancestor(git: Git, old: str, new: str) -> bool:
         return False
     answer = git.run("merge-base", "--is-ancestor", old, new, check=False, failure=UpstreamError)
     if answer.returncode > 1:
-        raise UpstreamError(git.failed(("merge-base", old, new), answer), hint=DAMAGED)
+        raise git.failure(("merge-base", old, new), answer, UpstreamError, hint=DAMAGED)
     return answer.returncode == 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from builder.watch.report import News, Report
 
 if TYPE_CHECKING:
+    from builder.errors import ToolError
     from builder.watch.bump import Bump
 
 TRANSFER_SECONDS = 600.0
@@ -42,6 +43,11 @@ class Options:
     min_age: timedelta = MIN_AGE
     timeout: float = TRANSFER_SECONDS
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether something else is compared than the stack's own upstream and pin."""
+        return bool(self.source or self.ref or self.pin)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -53,8 +59,7 @@ class Result:
         report: What was found; None when that is unknown.
         news: What of it no run has told before.
         told: What was done to tell it, a line each.
-        error: Why it is unknown, or why something could not be told.
-        hint: The next step.
+        trouble: Why it is unknown, or why something could not be told.
         bump: The pin that moved.
         acknowledged: A person has taken note of this head.
     """
@@ -64,10 +69,19 @@ class Result:
     report: Report | None = None
     news: tuple[News, ...] = ()
     told: tuple[str, ...] = ()
-    error: str = ""
-    hint: str = ""
+    trouble: ToolError | None = None
     bump: Bump | None = None
     acknowledged: bool = False
+
+    @property
+    def error(self) -> str:
+        """The trouble in words; empty when there was none."""
+        return self.trouble.message if self.trouble else ""
+
+    @property
+    def hint(self) -> str:
+        """The next step against it."""
+        return self.trouble.hint if self.trouble else ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``watch --json`` prints."""
@@ -82,7 +96,7 @@ class Result:
             "told": list(self.told),
             "bump": self.bump.as_json() if self.bump else None,
             "acknowledged": self.acknowledged,
-            "error": self.error or None,
+            "error": self.trouble.as_json() if self.trouble else None,
             "hint": self.hint or found.get("hint", ""),
             "exit_code": self.exit_code,
         }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from builder.errors import HostError, ToolError, UpstreamError, UsageError
+from builder.errors import ToolError, UpstreamError, UsageError
 from builder.models.stack import load_stack
 from builder.source.repository import open_source
 from builder.stage.inputs import series_of, source_location
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from builder.settings import Settings
 
-_NO_SPACE = os.strerror(errno.ENOSPC)
-
 
 def watch(
     root: Path,
@@ -37,7 +35,7 @@ def watch(
     now: datetime | None = None,
     say: Callable[[str], None],
 ) -> Result:
-    """Watch one stack.
+    """Watch one stack; a look at another source, ref or pin neither reads nor changes what is remembered of it.
 
     Args:
         root: The checkout.
@@ -58,8 +56,11 @@ def watch(
     """
     stack = load_stack(root, name)
     moment = now or datetime.now(UTC)
-    with held(settings.state, name):
-        state = load_state(settings.state, name)
+    elsewhere = options.elsewhere
+    if elsewhere and (options.issue or options.bump):
+        raise UsageError("--issue and --bump belong to the stack's own upstream: leave out --source, --ref and --pin")
+    with nullcontext() if elsewhere else held(settings.state, name):
+        state = WatchState(stack=name) if elsewhere else load_state(settings.state, name)
         pinned, series = pin_of(root, stack, options.pin), series_of(root, stack)
         location = options.source or source_location(root, stack, settings)
         source = open_source(location, cache=settings.cache, timeout=options.timeout, ca_bundle=settings.ca_bundle)
@@ -68,15 +69,14 @@ def watch(
         try:
             state, report, fresh = look(watched, state, moment)
         except UpstreamError as trouble:
-            if _NO_SPACE in trouble.message:
-                raise HostError(trouble.message, hint=f"make room below {settings.cache}") from trouble
-            failure = Failure(at=moment.isoformat(), message=trouble.message.partition("\n")[0])
-            update = {"last_error": failure, "attempts": state.attempts + 1}
-            save_state(settings.state, state.model_copy(update=update))
+            if not elsewhere:
+                failure = Failure(at=moment.isoformat(), message=trouble.message.partition("\n")[0])
+                update = {"last_error": failure, "attempts": state.attempts + 1}
+                save_state(settings.state, state.model_copy(update=update))
             unknown = Report(stack=name, source=source.location, ref=ref, pinned=pinned, head=None, state="unknown")
-            return Result(
-                stack=name, exit_code=trouble.exit_code, report=unknown, error=trouble.message, hint=trouble.hint
-            )
+            return Result(stack=name, exit_code=trouble.exit_code, report=unknown, trouble=trouble)
+        if elsewhere:
+            return Result(stack=name, exit_code=report.exit_code, report=report)
         surroundings = os.environ if environ is None else environ
         ending = Ending(settings=settings, options=options, environ=surroundings, now=moment)
         return finish(watched, state, report, fresh, ending)
@@ -89,7 +89,7 @@ def watch_all(names: Sequence[str], one: Callable[[str], Result]) -> list[Result
         try:
             return one(name)
         except ToolError as trouble:
-            return Result(stack=name, exit_code=trouble.exit_code, error=trouble.message, hint=trouble.hint)
+            return Result(stack=name, exit_code=trouble.exit_code, trouble=trouble)
 
     with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
         return list(pool.map(guarded, names))

@@ -15,10 +15,11 @@ from watch_project import START, Project, Upstream, told
 
 from builder import cli
 from builder.errors import HostError, UpstreamError, UsageError
+from builder.models.stack import load_stack
 from builder.settings import load_settings
 from builder.watch.outcome import Result, worst
 from builder.watch.run import acknowledge, status, watch_all
-from builder.watch.state import load_state, state_path
+from builder.watch.state import held, load_state, state_path
 from builder.watch.timers import render_timers
 from builder.watch.words import as_markdown, as_text, code, compare_link, plain
 
@@ -101,6 +102,42 @@ def test_a_named_pin_is_compared_instead_of_the_locks(project, up):
         project.watch(pin="abc")
 
 
+def remembered(project):
+    return {path: path.read_bytes() for path in (project.settings.state / "watch").glob("*.json*")}
+
+
+def test_a_look_at_another_upstream_leaves_no_trace_in_what_is_remembered_of_the_stack(project, up, tmp_path):
+    other = Upstream(tmp_path / "other.git")
+    pin = other.commit("another engine", files={"docs/readme.md": "other\n"})
+    other.change("smoke_engine/launch.py", "tile = 16", "tile = 8")
+    assert project.watch().exit_code == 0
+    before = remembered(project)
+    found = project.watch(source=str(other.repo.path), pin=pin, environ={"GITHUB_TOKEN": "x"})
+    assert (found.exit_code, found.news, found.told, found.report.rewritten) == (11, (), (), False)
+    assert project.watch(source="file:///nowhere/at-all.git").exit_code == 4
+    assert project.watch(ref="refs/heads/nowhere").exit_code == 11
+    assert remembered(project) == before
+    again = project.watch()
+    assert (again.exit_code, again.news) == (0, ())
+
+
+def test_what_is_remembered_of_the_stack_does_not_change_a_look_at_another_upstream(project, up, tmp_path):
+    other = Upstream(tmp_path / "other.git")
+    pin = other.commit("another engine", files={"docs/readme.md": "other\n"})
+    project.watch()
+    acknowledge(project.settings, "mini")
+    (project.settings.state / "watch/mini.json").write_text("damaged")
+    with held(project.settings.state, "mini"):
+        found = project.watch(source=str(other.repo.path), pin=pin)
+    assert (found.exit_code, found.report.state, found.acknowledged) == (0, "same", False)
+
+
+@pytest.mark.parametrize("options", [{"issue": True}, {"bump": True}])
+def test_another_upstream_has_no_issue_and_moves_no_pin(project, up, options):
+    with pytest.raises(UsageError, match="the stack's own upstream"):
+        project.watch(pin=up.base, **options)
+
+
 def test_a_changed_series_is_tried_again_at_the_same_head(project, up):
     project.watch()
     tile = project.root / "patches/mini/tile.yaml"
@@ -144,8 +181,11 @@ def test_status_fails_when_the_last_answer_is_older_than_two_days_missing_or_in_
 
 def test_status_names_the_last_error_and_failed_runs_are_counted_until_one_goes_well(project):
     project.watch(now=START)
+    url = load_stack(project.root, "mini").source.repository
+    project.follow("file:///nowhere/at-all.git")
     for _ in range(3):
-        project.watch(now=START + timedelta(days=3), source="file:///nowhere/at-all.git")
+        project.watch(now=START + timedelta(days=3))
+    project.follow(url)
     assert load_state(project.settings.state, "mini").attempts == 3
     with pytest.raises(UpstreamError, match=r"3\.0 days ago; the last error: file:///nowhere"):
         status(project.settings, "mini", now=START + timedelta(days=3))
@@ -325,7 +365,9 @@ def test_the_command_says_unknown_in_its_document(run):
     code_, out = run("--json", "watch", "mini", "--source", "file:///nowhere/at-all.git")
     document = json.loads(out)
     assert (code_, document["state"], document["head"], document["commits"]) == (4, "unknown", None, [])
-    assert "unknown" in document["error"]
+    error = document["error"]
+    assert (set(error), error["code"], error["class"]) == ({"code", "class", "message", "hint"}, 4, "UpstreamError")
+    assert "unknown" in error["message"]
 
 
 def test_the_command_takes_note_shows_status_markdown_and_all_stacks(run, up):
@@ -343,7 +385,15 @@ def test_the_command_takes_note_shows_status_markdown_and_all_stacks(run, up):
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("mini", "--all"), ("--all", "--pin", "a" * 40), ("mini", "--pr"), ("mini", "--ref", "main")]
+    "arguments",
+    [
+        (),
+        ("mini", "--all"),
+        ("--all", "--pin", "a" * 40),
+        ("mini", "--pr"),
+        ("mini", "--ref", "main"),
+        ("mini", "--ack", "--pin", "a" * 40),
+    ],
 )
 def test_a_wrong_command_line_ends_with_2(run, arguments):
     assert run("watch", *arguments)[0] == 2

@@ -137,6 +137,10 @@ class Project:
         (series / "series").write_text("tile.yaml\nstore.yaml\nlimit.patch\n")
         self.settings = load_settings(self.root, {"HOME": str(self.home)})
 
+    def follow(self, url: str) -> None:
+        """Let the stack follow another address."""
+        (self.root / "stacks/mini.yaml").write_text(STACK.format(url=url))
+
     def pin(self, commit: str) -> None:
         stack = load_stack(self.root, "mini")
         lock = resolve(self.root, stack, settings=self.settings, offline=True)

@@ -62,7 +62,9 @@ def unknown(project, url, **options):
     """Watch a URL that cannot answer, within seconds, and return what is said; the memory must stay as it is."""
     before = load_state(project.settings.state, "mini")
     started = time.monotonic()
-    result = project.watch(source=url, **options)
+    if url:
+        project.follow(url)
+    result = project.watch(**options)
     assert time.monotonic() - started < 5
     after = load_state(project.settings.state, "mini")
     assert (result.exit_code, result.as_json()["state"], result.news) == (4, "unknown", ())
