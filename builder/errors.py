@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ToolError(Exception):
     """An expected failure, told in words: what was found, where, and what to do next.
@@ -17,6 +19,10 @@ class ToolError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what stands under ``error`` in the document of ``--json``."""
+        return {"code": self.exit_code, "class": type(self).__name__, "message": self.message, "hint": self.hint}
 
 
 class UsageError(ToolError):

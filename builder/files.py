@@ -105,21 +105,26 @@ def fresh_folder(target: Path) -> Iterator[Path]:
 
     The swap is two renames; when the block raises, the new folder goes and the old one is untouched.
     A kill between the two renames leaves the old folder under ``.<name>.old``; the next call puts it back first.
+
+    Raises:
+        HostError: The folder cannot be made, or cannot take the old one's place.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     old = target.parent / f".{target.name}.old"
-    if old.exists():
-        if target.exists():
-            shutil.rmtree(old)
-        else:
-            old.rename(target)
-    new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    new.chmod(0o755)
+    with _told(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if old.exists():
+            if target.exists():
+                shutil.rmtree(old)
+            else:
+                old.rename(target)
+        new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        new.chmod(0o755)
     try:
         yield new
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
+        with _told(target):
+            if target.exists():
+                target.rename(old)
+            new.rename(target)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -131,12 +136,23 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold the lock file ``path``; the kernel frees it when the process ends, however it ends.
 
     Raises:
-        HostError: ``wait`` is false and another process holds it.
+        HostError: ``wait`` is false and another process holds it, or it cannot be made.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
+    with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as held:
             raise HostError(f"another run holds {path}", hint="wait until it ends, then try again") from held
         yield
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn the system's error of a block that writes ``path`` into ours."""
+    try:
+        yield
+    except OSError as trouble:
+        raise HostError(f"{path} could not be written: {trouble.strerror}") from trouble

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
 from builder.files import read_text
-from builder.models.base import Data, parse_yaml, validated
+from builder.models.base import Data, nearest, parse_yaml, validated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,6 +86,9 @@ def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Setti
     for name, given in env.items():
         if name.startswith("GFX1100_"):
             key = name.removeprefix("GFX1100_").lower()
+            if key not in Settings.model_fields:
+                known = [f"GFX1100_{field.upper()}" for field in Settings.model_fields]
+                raise UsageError(f"the variable {name} names no setting{nearest(name, known)}")
             value[key] = _number(given, name) if key == "jobs" else given
     home = Path(env.get("HOME", "/root"))
     value.setdefault("state_dir", str(Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "gfx1100"))
@@ -96,6 +99,10 @@ def load_settings(root: Path, environ: Mapping[str, str] | None = None) -> Setti
         named = getattr(settings, key)
         if named and not Path(named).is_file():
             raise UsageError(f"the setting {key} names {named}, which is no file")
+    for key in ("state_dir", "cache_dir"):
+        place = Path(getattr(settings, key))
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"the setting {key} names {place}, which is no folder")
     return settings
 
 

@@ -132,7 +132,7 @@ def staging(path: Path) -> Iterator[Path]:
 
 def write_new(path: Path, data: bytes, *, like: Path) -> None:
     """Write a new file and bring it to the disk; owner and permissions follow ``like``."""
-    with path.open("xb") as file:
+    with _named(path), path.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -151,9 +151,20 @@ def sync(folder: Path) -> None:
     """Bring a folder's entries to the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(handle)
+        with _named(folder):
+            os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Give an error of a write, which has none, the name of the file."""
+    try:
+        yield
+    except OSError as trouble:
+        trouble.filename = trouble.filename or str(path)
+        raise
 
 
 def _journal(backup: Path) -> dict[str, dict[str, str]]:

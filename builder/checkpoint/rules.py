@@ -10,15 +10,19 @@ the first that matches decides; ``-:`` leaves the layer unquantised, ``+:`` or n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+import signal
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from builder.checkpoint.modules import FUSED
+from builder.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 Engine = Literal["vllm", "sglang"]
 Dialect = Literal["gptq", "compressed-tensors", "auto-round"]
@@ -44,6 +48,7 @@ EXPERT_PARTS = (".0.gate_proj", ".0.up_proj", ".0.down_proj")
 UNQUANTISED_BITS = 16
 # a target of compressed-tensors may name a class; every linear class of the engines holds this name
 LINEAR_CLASS = "columnparallellinear"
+MATCH_SECONDS = 1.0
 PATTERN_CHARACTERS = frozenset("*+?^$()[]{}|\\")
 
 
@@ -96,6 +101,32 @@ def compiled(pattern: str) -> re.Pattern[str]:
             raise re.error(str(trouble), pattern) from trouble
 
 
+@contextlib.contextmanager
+def bounded(rule: str) -> Iterator[None]:
+    """Bound the time that a rule's match may take; other threads than the main one have no timer and no bound.
+
+    Raises:
+        UsageError: It takes longer than MATCH_SECONDS.
+    """
+
+    def late(*_: object) -> None:
+        raise UsageError(
+            f"the rule {rule!r} takes longer than {MATCH_SECONDS:g} s on one name: what engines make of it is unknown",
+            hint="write it without a repetition inside a repetition",
+        )
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, MATCH_SECONDS)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def expression(rule: str) -> str:
     """Return the regular expression of a GPTQ rule, without its sign."""
     return rule[2:] if rule.startswith(("-:", "+:")) else rule
@@ -115,7 +146,9 @@ def _gptq(engine: Engine, config: Mapping[str, Any], layer: str) -> Treatment:
     bits = config.get("bits")
     for number, (rule, value) in enumerate((config.get("dynamic") or {}).items(), start=1):
         try:
-            matches = compiled(expression(rule)).match(layer)
+            pattern = compiled(expression(rule))
+            with bounded(rule):
+                matches = pattern.match(layer)
         except re.error as trouble:
             return Treatment("error", f"rule {number}, {rule!r}, is no regular expression: {trouble}")
         if not matches:
@@ -161,7 +194,10 @@ def _first(entries: list[str], name: str, *, contains: bool = False) -> str | No
     """Return the first entry that is the name, matches it after ``re:``, or (SGLang, classes) is contained in it."""
     for entry in entries:
         if entry.startswith("re:"):
-            if compiled(entry[3:]).match(name):
+            pattern = compiled(entry[3:])
+            with bounded(entry):
+                matches = pattern.match(name)
+            if matches:
                 return entry
         elif entry == name or (contains and entry.lower() in name.lower()):
             return entry
@@ -216,7 +252,9 @@ def _extra(engine: Engine, extra: Mapping[str, Any], name: str) -> str | None:
                 pattern = compiled(key)
             except re.error:
                 continue  # both engines pass over it
-            if pattern.search(name) if engine == "vllm" else pattern.fullmatch(name):
+            with bounded(key):
+                matches = pattern.search(name) if engine == "vllm" else pattern.fullmatch(name)
+            if matches:
                 return key
     return None
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 import typer
 
 import builder
 from builder.cli import checkpoint, export, host, images, kernels, patches, publishing, registry, serving, verify, watch
 from builder.cli.state import State, find_root
-from builder.console import Console, clean
-from builder.errors import ToolError
+from builder.console import Console, drop_stdout
+from builder.errors import HostError, ToolError, UsageError
+
+# the parser's error for any wrong command line; typer exports only this child of it
+PARSER_ERROR = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 app = typer.Typer(
     name="gfx1100",
@@ -39,7 +42,7 @@ app.add_typer(checkpoint.app)
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer's form
     if asked:
-        sys.stdout.write(builder.__version__ + "\n")
+        Console.line(builder.__version__)
         raise typer.Exit
 
 
@@ -60,32 +63,59 @@ def options(
     ] = False,
 ) -> None:
     """Take the global options."""
-    context.obj = State(root=find_root(root), console=Console(as_json=as_json, verbose=verbose), yes=yes)
+    console = context.obj or Console()
+    console.as_json, console.verbose = as_json, verbose
+    context.obj = State(root=find_root(root), console=console, yes=yes)
 
 
 def main() -> None:
     """Run the program and end with the exit code of what happened."""
     # so that what was started is stopped: a plain SIGTERM would skip every `finally`
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # what stands after -- is no option of ours; the parser may fail before it has read any option
+    ours = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
+    console = Console(as_json="--json" in ours)
     try:
-        app(standalone_mode=True)
-    except ToolError as trouble:
-        sys.exit(_report(trouble))
+        code = _run(console)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        code = 130
+    sys.exit(code)
 
 
-def _report(trouble: ToolError) -> int:
-    """Tell an expected failure: as a JSON document when that was asked for, else as text on stderr."""
-    if "--json" in sys.argv[1:]:
-        error: dict[str, Any] = {
-            "code": trouble.exit_code,
-            "class": type(trouble).__name__,
-            "message": trouble.message,
-            "hint": trouble.hint,
-        }
-        sys.stdout.write(json.dumps({"error": error}, indent=2, ensure_ascii=False) + "\n")
-    else:
-        sys.stderr.write(clean(f"error: {trouble.message}\n" + (f"  next: {trouble.hint}\n" if trouble.hint else "")))
-    return trouble.exit_code
+def _run(console: Console) -> int:
+    """Run the command, tell its result and its error, and return the exit code."""
+    try:
+        code = app(standalone_mode=False, obj=console)
+    except ToolError as trouble:
+        return _end(console, trouble)
+    except OSError as trouble:
+        where = f"{trouble.filename}: " if trouble.filename else ""
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError:
+            drop_stdout()
+        return _end(console, HostError(f"{where}{trouble.strerror or trouble}"))
+    except PARSER_ERROR as trouble:
+        if not console.as_json:
+            trouble.show()
+            return trouble.exit_code
+        command = trouble.ctx.command_path if trouble.ctx else "gfx1100"
+        # without any word the parser's message is the whole help
+        message = trouble.format_message() if "Usage: " not in trouble.message else f"{command} needs a command"
+        return _end(console, UsageError(message, hint=f"see `{command} --help`"))
+    except typer.Abort:
+        sys.stderr.write("Aborted!\n")
+        return _end(console, None, code=1)
+    return _end(console, None, code=code if isinstance(code, int) else 0)
+
+
+def _end(console: Console, trouble: ToolError | None, *, code: int = 0) -> int:
+    """Tell how the command ended; on a stdout that nothing can be written to, stderr gets the words."""
+    try:
+        console.finish(trouble)
+    except HostError as full:
+        Console().finish(trouble or full)
+        return (trouble or full).exit_code
+    return trouble.exit_code if trouble else code

@@ -186,16 +186,21 @@ def _surroundings(
 
 def _command(state: State, target: list[str], service: str | None, version: str | None) -> Command:
     from builder.deploy.containers import of_compose, of_docker_run
-    from builder.deploy.words import of_profile, of_words
+    from builder.deploy.words import of_profile, of_words, split
     from builder.files import read_text
     from builder.models.base import parse_yaml
-    from builder.models.profile import load_profile
+    from builder.models.profile import load_profile, profile_names
 
     if not target:
         raise UsageError("nothing to lint", hint="a profile, a compose file, or a command after --")
-    if len(target) == 1 and " " not in target[0]:
-        path = Path(target[0])
-        if path.suffix in {".yaml", ".yml"} and "services" in parse_yaml(read_text(path), path):
+    path = Path(target[0])
+    file = path.suffix in {".yaml", ".yml"} and (" " not in target[0] or path.is_file())
+    if len(target) > 1 and (file or target[0] in profile_names(state.root)):
+        raise UsageError(f"profiles and files are linted one at a time, found {', '.join(target)}")
+    if len(target) == 1 and " " in target[0] and not file:
+        target = split(target[0])
+    elif len(target) == 1:
+        if file and "services" in parse_yaml(read_text(path), path):
             return of_compose(path, service=service, version=version)
         return of_profile(load_profile(state.root, target[0]), version=version)
     if target[0].rsplit("/", 1)[-1] in {"docker", "podman", "sudo", "nerdctl"} and "run" in target:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import UsageError
+from builder.errors import HostError, UsageError
 
 if TYPE_CHECKING:
     from builder.console import Console
@@ -49,13 +49,20 @@ def find_root(named: Path | None) -> Path:
     """Return the checkout: the named folder, the one that this folder is in, or the one that the program lies in.
 
     Raises:
+        HostError: The current folder, or one above it, cannot be read.
         UsageError: None of them has a ``stacks`` folder.
     """
-    here = Path.cwd()
-    places = [named.absolute()] if named else [here, *here.parents, Path(__file__).resolve().parents[2]]
-    for place in places:
-        if (place / "stacks").is_dir() and (place / "templates").is_dir():
-            return place
+    try:
+        here = Path.cwd()
+        places = [named.absolute()] if named else [here, *here.parents, Path(__file__).resolve().parents[2]]
+        for place in places:
+            if (place / "stacks").is_dir() and (place / "templates").is_dir():
+                return place
+    except OSError as trouble:
+        raise HostError(
+            f"{trouble.filename or 'the current folder'} cannot be read: {trouble.strerror}",
+            hint="go to a folder that can be read",
+        ) from trouble
     raise UsageError(
         f"no checkout of this project at {named or here}: a folder with stacks/ and templates/",
         hint="give it with --root DIR",

@@ -9,10 +9,13 @@ import typer
 
 from builder.cli.state import State
 from builder.console import table
-from builder.errors import VerifyError
+from builder.errors import UsageError, VerifyError
 
 if TYPE_CHECKING:
     from builder.models.record import Check
+
+# how a path begins or ends, and no reference of an image does
+PATHS = (("/", "./", "../"), ("/", ".whl", ".so", ".hsaco"))
 
 
 def register(app: typer.Typer) -> None:
@@ -51,6 +54,8 @@ def verify(
     from builder.verify.run import verify_image
 
     state: State = context.obj
+    if (target.startswith(PATHS[0]) or target.endswith(PATHS[1])) and not Path(target).exists():
+        raise UsageError(f"{target} is not there", hint="name a wheel, a folder of packages, a library or an image")
     if Path(target).exists():
         found = verify_path(Path(target), root=state.root, stack=stack, only=only or (), skip=skip or ())
     else:

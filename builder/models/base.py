@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -24,12 +24,21 @@ FullRef = Annotated[str, StringConstraints(pattern=r"^refs/[^\s~^:?*\[\\]+$")]
 
 
 class Data(BaseModel):
-    """A frozen model: unknown keys and silent conversions are errors."""
+    """A frozen model: unknown keys and silent conversions are errors.
 
+    Attributes:
+        file_keys: What its file may hold beside the fields; the loader takes it out before the model is made.
+    """
+
+    file_keys: ClassVar[tuple[str, ...]] = ()
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 Model = TypeVar("Model", bound=Data)
+
+
+# https://yaml.org/type/merge.html
+MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
@@ -39,6 +48,8 @@ class _Loader(yaml.SafeLoader):
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
+        if key_node.tag == MERGE:
+            continue
         key = loader.construct_object(key_node)
         if not isinstance(key, str):
             raise yaml.constructor.ConstructorError(
@@ -97,8 +108,14 @@ def validated(model: type[Model], value: dict[str, Any], path: Path, text: str =
     try:
         return model.model_validate(_tuples(value), strict=True)
     except ValidationError as trouble:
-        problems = [_problem(model, error, path, text) for error in trouble.errors(include_url=False)]
-        raise UsageError("\n".join(problems)) from trouble
+        problems: dict[str, list[str]] = {}
+        for error in trouble.errors(include_url=False):
+            loc = _keys(value, error)
+            start, said = _problem(model, error, loc, path, text)
+            told = problems.setdefault(start, [])
+            if said not in told:
+                told.append(said)
+        raise UsageError("\n".join(start + ", or ".join(told) for start, told in problems.items())) from trouble
 
 
 def dump_yaml(value: Data) -> str:
@@ -122,17 +139,34 @@ def _tuples(value: Any) -> Any:  # noqa: ANN401 - any YAML value
     return value
 
 
-def _problem(model: type[Data], error: ErrorDetails, path: Path, text: str) -> str:
-    loc = error["loc"]
+def _keys(value: Any, error: ErrorDetails) -> tuple[int | str, ...]:  # noqa: ANN401 - any YAML value
+    """Return the keys that lead to an error, without the names that pydantic puts between them for the types tried."""
+    found: list[int | str] = []
+    *_, last = error["loc"] or ("",)
+    for part in error["loc"]:
+        if isinstance(value, dict) and part in value:
+            value = value[str(part)]
+        elif isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            continue
+        found.append(part)
+    return (*found, last) if error["type"] == "missing" else tuple(found)
+
+
+def _problem(
+    model: type[Data], error: ErrorDetails, loc: tuple[int | str, ...], path: Path, text: str
+) -> tuple[str, str]:
+    """Return where and what the field is, and what is wrong with it."""
     field = ".".join(str(part) for part in loc)
     where = f"{path}:{_line(text, loc)}" if text else f"{path}"
     if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key {field!r}{nearest(str(loc[-1]), _siblings(model, loc))}"
+        return f"{where}: unknown key {field!r}", nearest(str(loc[-1]), _siblings(model, loc))
     if error["type"] == "missing":
-        return f"{where}: the key {field!r} is missing"
+        return f"{where}: the key {field!r} is missing", ""
     if error["type"] == "string_type":
-        return f"{where}: {field} must be text, found {error['input']!r}; put it in quotes"
-    return f"{where}: {field}: {error['msg']}, found {str(error['input'])[:80]!r}"
+        return f"{where}: {field}", f" must be text, found {error['input']!r}; put it in quotes"
+    return f"{where}: {field}", f": {error['msg']}, found {str(error['input'])[:80]!r}"
 
 
 def _siblings(model: type[Data], loc: tuple[int | str, ...]) -> list[str]:
@@ -145,7 +179,8 @@ def _siblings(model: type[Data], loc: tuple[int | str, ...]) -> list[str]:
             if info is not None:
                 below += _models_in(info.annotation)
         here = below or here
-    return [info.alias or name for candidate in here for name, info in candidate.model_fields.items()]
+    fields = [info.alias or name for candidate in here for name, info in candidate.model_fields.items()]
+    return [*fields, *(key for candidate in here for key in candidate.file_keys)]
 
 
 def _models_in(annotation: Any) -> list[type[Data]]:  # noqa: ANN401 - a type expression

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
 from builder.errors import UsageError
-from builder.files import read_text
+from builder.files import inside, read_text
 from builder.models.base import Commit, Data, Digest, FullRef, Name, load_yaml, nearest, validated
 from builder.models.compatibility import Compatibility, Mix
 from builder.models.extends import merge, merged
@@ -22,7 +22,7 @@ class Source(Data):
 
     Attributes:
         repository: URL of a git repository.
-        folder: A folder of this checkout; its files become a repository of one commit.
+        folder: A folder of this checkout, relative to it; its files become a repository of one commit.
         ref: The full name of the branch or tag that is followed.
         commit: A commit that is wanted instead of the ref's head.
         native: Paths that the compilers read; only they enter the native-build stage.
@@ -39,6 +39,11 @@ class Source(Data):
         if (self.repository is None) == (self.folder is None):
             msg = "exactly one of repository and folder is needed"
             raise ValueError(msg)
+        if self.folder is not None:
+            try:
+                inside(self.folder)
+            except UsageError as trouble:
+                raise ValueError(trouble.message) from trouble
         return self
 
 
@@ -273,6 +278,8 @@ class Stack(Data):
         expect: What the image must hold.
         budget: How large the image may be; None for any size.
     """
+
+    file_keys: ClassVar[tuple[str, ...]] = ("extends", "rehearsal")
 
     name: Name
     title: str

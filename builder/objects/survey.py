@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WHEEL_LIMIT = 32 * 1024 * MIB
+# zeros alone are packed 1032 to 1 (https://zlib.net/zlib_tech.html); a wheel with code in it stays far below
+_MOST_RATIO = 100
+_PLAIN_LIMIT = 256 * MIB  # what any wheel may unpack to, however small it is
 _MOST_OBJECTS = 1 << 18
 _MOST_KERNELS = 1 << 20
 _DIRECTORY_LIMIT = 64 * MIB
@@ -215,16 +218,16 @@ def _wheel(path: Path) -> list[Library]:
 
 
 def _members(archive: zipfile.ZipFile, path: Path) -> Iterator[Library]:
-    left = _WHEEL_LIMIT
+    # no member yields more bytes than its entry in the directory says
+    total, packed_size = sum(member.file_size for member in archive.infolist()), path.stat().st_size
+    if total > min(_WHEEL_LIMIT, max(_PLAIN_LIMIT, _MOST_RATIO * packed_size)):
+        raise zipfile.BadZipFile(f"its content of {packed_size} bytes unpacks to {total} bytes, which no wheel does")
     for member in archive.infolist():
         if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
             raise zipfile.BadZipFile(f"{member.filename} is packed in a way that no wheel is")
         with archive.open(member) as packed:
             start = packed.read(_START)
             if start.startswith((elf.MAGIC, fatbin.PLAIN, fatbin.COMPRESSED)):
-                left -= member.file_size
-                if left < 0:
-                    raise zipfile.BadZipFile(f"libraries of more than {_WHEEL_LIMIT} bytes")
                 library = _member(start, packed, f"{path}/{member.filename}")
                 yield replace(library, path=member.filename)
 

@@ -70,7 +70,7 @@ def resolve(
         stack=stack.name,
         stack_sha256=stack_sha256(stack),
         commit=commit,
-        version=UNRESOLVED if commit == UNRESOLVED else engine_version(stack, commit),
+        version=_version(stack, commit),
         bases={
             "build": _base(stack.bases.build, _kept_base(kept, "build"), settings, offline=offline),
             "runtime": _base(stack.bases.runtime, _kept_base(kept, "runtime"), settings, offline=offline),
@@ -163,6 +163,9 @@ def stale(root: Path, stack: Stack, lock: Lock, *, settings: Settings) -> list[s
         found.append(f"the template {stack.template} has changed")
     if lock.patches != locked_patches(series_of(root, stack)):
         found.append(f"the series patches/{stack.series} has changed")
+    version = _version(stack, lock.commit)
+    if lock.version != version:
+        found.append(f"the version is {lock.version}, and its commit's is {version}")
     for name, base in (("build", stack.bases.build), ("runtime", stack.bases.runtime)):
         if base.bootstrap and lock.bases[name].recipe_sha256 != recipe_sha256(base.bootstrap.suite):  # type: ignore[index]
             found.append(f"the recipe of the {name} base has changed")
@@ -180,6 +183,10 @@ def differences(old: Lock | None, new: Lock) -> list[str]:
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
     ]
+
+
+def _version(stack: Stack, commit: str) -> str:
+    return UNRESOLVED if commit == UNRESOLVED else engine_version(stack, commit)
 
 
 def _commit(root: Path, stack: Stack, settings: Settings, kept: Lock | None, *, offline: bool) -> str:

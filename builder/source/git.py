@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from builder import process
-from builder.errors import ToolError, UpstreamError, UsageError, VerifyError
+from builder.errors import HostError, ToolError, UpstreamError, UsageError, VerifyError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 LOCAL_SECONDS = 600.0
 PIECE = 1 << 20
+_NO_SPACE = os.strerror(errno.ENOSPC)
 MOST_ENTRIES = 200_000
 DAMAGED = "run `git fsck` on the repository; a mirror in the cache folder may be deleted, it is made again"
 
@@ -127,7 +129,7 @@ class Git:
         """Run one git command; without ``network`` it cannot reach any other repository.
 
         Raises:
-            HostError: git is not installed.
+            HostError: git is not installed, or the disk is full.
             ToolError: ``failure``, on the timeout or (with ``check``) a status that is not zero.
         """
         argv = self._argv(arguments)
@@ -139,8 +141,25 @@ class Git:
             output = child.stdout.read()
         answer = Answer(returncode=child.returncode, stdout=output, stderr=child.stderr)
         if check and answer.returncode != 0:
-            raise failure(self.failed(arguments, answer))
+            raise self.failure(arguments, answer, failure)
         return answer
+
+    def failure(
+        self, arguments: Sequence[str], answer: Answer, kind: type[ToolError], *, about: str = "", hint: str = ""
+    ) -> ToolError:
+        """Return the error for a command that failed: ``kind``, or HostError when the disk was full.
+
+        Args:
+            arguments: The command's.
+            answer: What came of it.
+            kind: The class for any other reason.
+            about: What that means, in a line before git's words.
+            hint: The next step then.
+        """
+        said = self.failed(arguments, answer)
+        if _NO_SPACE in answer.stderr:
+            return HostError(said, hint=f"make room on the disk of {self.git_dir or self.folder}")
+        return kind(f"{about}\n{said}" if about else said, hint=hint)
 
     def failed(self, arguments: Sequence[str], answer: Answer) -> str:
         """Return the sentence for a command that failed, without the credentials that a URL may hold."""

@@ -19,6 +19,7 @@ from builder.source.git import Git, GoneError, redacted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from builder.errors import ToolError
     from builder.source.git import Answer
 
 ASK_SECONDS = 60.0
@@ -206,12 +207,15 @@ class Mirror:
     def _gone(self, commit: str) -> GoneError:
         return GoneError(f"{self.shown} does not have the commit {commit}: it was never there, or was rewritten away")
 
-    def _unreachable(self, arguments: tuple[str, ...], answer: Answer) -> UpstreamError:
+    def _unreachable(self, arguments: tuple[str, ...], answer: Answer) -> ToolError:
         private = re.search(
             r"terminal prompts disabled|Authentication failed|could not read|Permission denied", answer.stderr
         )
-        return UpstreamError(
-            f"{self.shown} gave no usable answer; what is new there is unknown\n{self.git.failed(arguments, answer)}",
+        return self.git.failure(
+            arguments,
+            answer,
+            UpstreamError,
+            about=f"{self.shown} gave no usable answer; what is new there is unknown",
             hint="the name may be wrong, or the repository private: set up a credential helper or an SSH agent"
             if private
             else "check the address, the network and the proxy, then try again",

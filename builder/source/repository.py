@@ -194,7 +194,7 @@ class Source:
             if answer.returncode == 0:
                 return True
             if answer.returncode != 1:
-                raise UpstreamError(self.git.failed(arguments, answer), hint=DAMAGED)
+                raise self.git.failure(arguments, answer, UpstreamError, hint=DAMAGED)
         if self.git.run("rev-parse", "--is-shallow-repository", failure=UpstreamError).text == "true":
             raise UpstreamError(
                 f"{self.location} is a shallow clone: whether {new} stands on {old} is unknown",

@@ -34,10 +34,20 @@ def locked_patches(series: Series) -> tuple[LockedPatch, ...]:
 
 
 def source_location(root: Path, stack: Stack, settings: Settings) -> str:
-    """Return where the source of a stack comes from: its URL, or the repository made of its folder."""
+    """Return where the source of a stack comes from: its URL, or the repository made of its folder.
+
+    Raises:
+        UsageError: The folder is none that could be a source, or leads out of the checkout by a link.
+    """
     if stack.source.folder is None:
         return str(stack.source.repository)
-    return str(repository_of(root / stack.source.folder, cache=settings.cache, ref=stack.source.ref))
+    folder = root / stack.source.folder
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise UsageError(
+            f"the source folder {stack.source.folder} of {stack.name} leads out of the checkout, to {folder.resolve()}",
+            hint="copy it into the checkout, or name a repository",
+        )
+    return str(repository_of(folder, cache=settings.cache, ref=stack.source.ref))
 
 
 def at_commit(stack: Stack, lock: Lock, commit: str, *, dirty: bool = False) -> Lock:

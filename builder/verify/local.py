@@ -45,22 +45,42 @@ def verify_path(
 
     Raises:
         UsageError: It is none of these, or the stack or a check is not known.
-        VerifyError: A file in it is damaged.
+        VerifyError: A file in it is damaged, or nothing in it could be checked.
     """
     wanted = load_stack(root, stack) if stack else None
     lock = load_lock(root, stack) if stack and lock_path(root, stack).exists() else None
+    if path.exists() and not (path.is_dir() or path.is_file()):
+        raise UsageError(f"{path} is no regular file and no folder")
     start = b"" if path.is_dir() else _start(path)
     if not path.is_dir() and not start.startswith(STARTS):
         raise UsageError(f"{path} is no wheel, no shared object and no code object")
     libraries = survey(path)
     if path.is_dir():
+        _require_content(path, path, libraries)
         evidence = _folder(path, libraries, wanted, lock, whole=True)
     elif start.startswith(ZIP):
         with _unpacked(path) as folder:
+            _require_content(path, folder, libraries)
             evidence = _folder(folder, libraries, wanted, lock, whole=False)
     else:
         evidence = _file(path, libraries[0])
-    return examine(evidence, only=only, skip=skip)
+    found = examine(evidence, only=only, skip=skip)
+    if all(check.status == "skipped" for check in found.verification.checks):
+        raise VerifyError(
+            f"nothing was checked of {path}: none of the checks that were asked for can be made there",
+            hint="`gfx1100 verify` without --only and --skip makes all that can be",
+        )
+    return found
+
+
+def _require_content(named: Path, folder: Path, libraries: list[Library]) -> None:
+    """Raise VerifyError when a folder holds neither a distribution nor a library: no check could say no."""
+    site = str(folder.resolve())
+    if not (libraries or probe.distributions([site]) or inventory.libraries(site, "", ())):
+        raise VerifyError(
+            f"nothing is there to check in {named}: no distribution and no library",
+            hint="name a wheel, a library, or the site-packages folder itself",
+        )
 
 
 def _folder(folder: Path, libraries: list[Library], stack: Stack | None, lock: Lock | None, *, whole: bool) -> Evidence:

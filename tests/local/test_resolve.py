@@ -168,3 +168,18 @@ def test_a_lock_is_stale_when_anything_that_it_was_made_from_changes(checkout, s
     found = stale(checkout, load_stack(checkout, "smoke"), load_lock(checkout, "smoke"), settings=settings)
     assert len(found) == 1
     assert words in found[0]
+
+
+@pytest.mark.parametrize("version", ["0.1.dev1", "0.0.dev0+gaaaaaaaaaaaa", "unresolved"])
+@pytest.mark.parametrize("name", ["smoke", "vllm-upstream"])
+def test_a_lock_whose_version_is_not_the_one_of_its_commit_is_stale(settings, name, version):
+    lock = load_lock(ROOT, name).model_copy(update={"version": version})
+    [found] = stale(ROOT, load_stack(ROOT, name), lock, settings=settings)
+    assert f"the version is {version}, and its commit's is " in found
+
+
+def test_a_lock_without_a_commit_has_no_version_either(settings):
+    lock = load_lock(ROOT, "vllm").model_copy(update={"version": "0.1.dev1"})
+    assert lock.commit == "unresolved"
+    [found] = stale(ROOT, load_stack(ROOT, "vllm"), lock, settings=settings)
+    assert "the version is 0.1.dev1" in found

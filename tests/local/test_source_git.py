@@ -135,3 +135,13 @@ def test_a_variable_set_to_none_is_taken_from_the_child(monkeypatch):
     shown = process.run(["sh", "-c", "echo ${GIVEN-gone} $ADDED"], timeout=20, env={"GIVEN": None, "ADDED": "2"}).stdout
     assert shown == "gone 2\n"
     assert os.environ["GIVEN"] == "1"
+
+
+def test_a_full_disk_is_an_error_of_the_host_whatever_the_command(tmp_path, monkeypatch):
+    (tmp_path / "git").write_text("#!/bin/sh\necho 'fatal: write error: No space left on device' >&2; exit 128\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for failure in (UsageError, UpstreamError):
+        with pytest.raises(HostError, match="No space left on device") as caught:
+            Git(git_dir=tmp_path).run("write-tree", failure=failure)
+        assert str(tmp_path) in caught.value.hint

@@ -1,9 +1,10 @@
 import json
+import signal
 
 import pytest
 from checkpoint_twin import BASE, MTP, PLUS, TINY_MTP, config_text, dumps, packed, tiny, write_shard
 
-from builder.checkpoint import inspect
+from builder.checkpoint import inspect, rules
 from builder.errors import UsageError
 
 MINUS = {"-:.*mtp.*": {}}
@@ -50,6 +51,24 @@ def test_the_document_names_every_mtp_tensor_with_shard_and_dtype(tmp_path):
     assert {(entry["dtype"], entry["bits"]) for entry in document["mtp"]} == {("BF16", 16)}
     assert document["fits"] == {"vllm": False, "sglang": False}
     assert json.loads(json.dumps(document)) == document
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "gptq", "bits": 4, "dynamic": {"+:(([a-z0-9._])+)+!": {"bits": 8}}},
+        {"quant_method": "compressed-tensors", "ignore": ["re:(([a-z0-9._])+)+!"], "config_groups": {}},
+        {"quant_method": "auto-round", "bits": 4, "extra_config": {"(([a-z0-9._])+)+!": {"bits": 16}}},
+    ],
+    ids=["gptq", "compressed-tensors", "auto-round"],
+)
+def test_a_rule_that_takes_for_ever_is_named_and_not_waited_for(tmp_path, monkeypatch, config):
+    monkeypatch.setattr(rules, "MATCH_SECONDS", 0.05)
+    before = signal.getsignal(signal.SIGALRM)
+    folder = tiny(tmp_path / "m", config=quantized(**config))
+    with pytest.raises(UsageError, match=r"the rule '(\+:|re:)?\(\(\[a-z0-9\._\]\)\+\)\+!' takes longer than 0.05 s"):
+        inspect(folder)
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))
 
 
 def test_only_matrices_are_what_engines_would_quantize(tmp_path):

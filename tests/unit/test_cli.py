@@ -1,6 +1,7 @@
 """The program: exit codes, JSON alone on stdout, help with an example, and a start that nobody waits for."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import typer.main
 
 from builder import cli
 from builder.cli.state import find_root
-from builder.errors import UsageError
+from builder.errors import HostError, UsageError
 
 ROOT = Path(__file__).parents[2]
 GROUP = typer.main.get_command(cli.app)
@@ -148,3 +149,113 @@ def test_a_publish_without_a_target_says_what_to_set(run):
     code, _, err = run("publish", "smoke")
     assert code == 2
     assert "--to" in err
+
+
+def test_a_result_and_the_error_after_it_are_one_document(run, tmp_path):
+    run("stage", "smoke", "-o", str(tmp_path / "context"))
+    tree = tmp_path / "context" / "source"
+    (tree / "smoke_engine" / "defaults.py").write_text("nothing\n")
+    for command in ("check", "apply"):
+        code, out, _ = run("--json", "patches", command, "smoke", "--tree", str(tree))
+        document = json.loads(out)
+        assert (code, document["error"]["code"], document["error"]["class"]) == (5, 5, "PatchError")
+        assert set(document["error"]) == {"code", "class", "message", "hint"}
+        assert "failed" in {patch["outcome"] for patch in document["patches"]}
+
+
+def test_a_failed_verification_is_one_document(run, tmp_path):
+    (tmp_path / "bad.so").write_bytes(b"\x7fELF nothing")
+    code, out, _ = run("--json", "verify", str(tmp_path / "bad.so"))
+    document = json.loads(out)
+    assert (code, document["error"]["class"], document["verdict"]) == (7, "VerifyError", "failed")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nonsense"], "nonsense"),
+        (["--nonsense", "lock"], "--nonsense"),
+        (["patches"], "command"),
+        (["patches", "check", "smoke"], "--tree"),
+        (["stage"], "STACK"),
+        (["kernels", "smoke", "--jobs", "many"], "--jobs"),
+        (["lock", "smoke", "--json"], "--json"),
+        ([], "command"),
+    ],
+)
+def test_with_json_a_wrong_command_line_is_the_same_document(run, words, said):
+    code, out, err = run("--json", *words)
+    error = json.loads(out)["error"]
+    assert (code, error["code"], error["class"], err) == (2, 2, "UsageError", "")
+    assert said in error["message"]
+    assert "--help" in error["hint"]
+
+
+def test_a_wrong_command_line_is_told_to_people_on_stderr(run):
+    code, out, err = run("nonsense")
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: ")
+    assert "Error: No such command 'nonsense'" in err
+
+
+def test_json_in_a_linted_command_is_not_ours(run):
+    code, out, err = run("lint", "--service", "x", "--nonsense", "--", "vllm", "serve", "--json")
+    assert (code, out) == (2, "")
+    assert "--nonsense" in err
+
+
+@pytest.mark.parametrize("words", [["lint", "--rules"], ["--json", "lint", "--rules"], ["--version"], ["--help"]])
+def test_a_full_or_closed_stdout_is_an_error_of_the_host(words):
+    program = [sys.executable, "-m", "builder", *words]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(program, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("error: ")) == (3, True)
+    assert ("No space left" in done.stderr, "Traceback" in done.stderr) == (True, False)
+
+
+def test_a_closed_stdout_is_an_error_of_the_host():
+    line = f"{sys.executable} -m builder lint --rules >&-"
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "closed" in done.stderr, "Traceback" in done.stderr) == (3, True, False)
+
+
+@pytest.mark.parametrize("words", [["lint", "--rules"], ["--json", "lint", "--rules"]])
+def test_a_reader_that_leaves_is_no_error(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = [sys.executable, "-m", "builder", *words]
+    done = subprocess.run(program, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_current_folder_that_is_gone_or_unreadable_is_an_error(monkeypatch, tmp_path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(HostError, match="the current folder cannot be read: No such file"):
+        find_root(None)
+    monkeypatch.chdir(tmp_path)
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", denied)
+    with pytest.raises(HostError, match=f"{tmp_path}.* cannot be read: Permission denied"):
+        find_root(None)
+
+
+def test_trouble_with_a_file_that_nobody_foresaw_names_it(run, monkeypatch):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied", "/some/where")
+
+    monkeypatch.setattr("builder.models.stack.stack_names", denied)
+    code, out, _ = run("--json", "lock", "smoke", "--check")
+    assert (code, json.loads(out)["error"]["message"]) == (3, "/some/where: Permission denied")
+
+
+def test_a_cache_folder_that_is_a_file_is_an_error(run, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GFX1100_CACHE_DIR", str(tmp_path / "file"))
+    code, _, err = run("stage", "smoke", "-o", str(tmp_path / "context"))
+    assert (code, "cache_dir" in err, str(tmp_path / "file") in err) == (2, True, True)

@@ -171,6 +171,7 @@ def test_json_results_stand_alone_on_stdout(capsys):
     console = Console(as_json=True)
     console.step("working")
     console.result({"a": 1}, "text")
+    console.finish()
     out, err = capsys.readouterr()
     assert out == '{\n  "a": 1\n}\n'
     assert "working" in err
@@ -184,3 +185,40 @@ def test_details_are_for_those_who_ask(capsys):
 
 def test_a_table_is_aligned():
     assert table(["a", "b"], [["long", 1], ["x", 22]]) == "a     b\nlong  1\nx     22"
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_host_with_path_and_reason(tmp_path):
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "folder" / "target"
+    with pytest.raises(HostError, match=f"{place.parent}.*: Not a directory"), files.fresh_folder(place):
+        pass
+    with pytest.raises(HostError, match=f"{place}.*: Not a directory"), files.locked(place):
+        pass
+
+
+def test_a_fresh_folder_that_cannot_take_its_place_is_an_error_of_the_host(tmp_path):
+    (tmp_path / "target").mkdir()
+
+    def swap():
+        with files.fresh_folder(tmp_path / "target"):
+            (tmp_path / ".target.old").mkdir()
+            (tmp_path / ".target.old" / "stray").write_text("")
+
+    with pytest.raises(HostError, match=r"target could not be written: Directory not empty"):
+        swap()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".target.old", "target"]
+
+
+def test_an_unknown_variable_is_named_and_answered_with_the_nearest(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        load_settings(tmp_path, {"HOME": "/home/u", "GFX1100_REGISTRI": "x"})
+    assert "GFX1100_REGISTRI" in caught.value.message
+    assert "did you mean 'GFX1100_REGISTRY'?" in caught.value.message
+    assert "gfx1100.local.yaml" not in caught.value.message
+
+
+@pytest.mark.parametrize("key", ["state_dir", "cache_dir"])
+def test_a_folder_setting_that_names_a_file_is_refused(tmp_path, key):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=f"{key} names .*file, which is no folder"):
+        load_settings(tmp_path, {"HOME": "/home/u", f"GFX1100_{key.upper()}": str(tmp_path / "file")})

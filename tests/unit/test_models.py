@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
 from builder.errors import UsageError
-from builder.models.base import dump_yaml, load_yaml, parse_yaml, validated
+from builder.models.base import Commit, Data, Name, dump_yaml, load_yaml, parse_yaml, validated
 from builder.models.lock import Lock, load_lock
 from builder.models.profile import load_profile
 from builder.models.record import parse_record, read_record, write_record
@@ -136,3 +137,48 @@ def test_a_record_of_a_newer_form_is_refused(record):
 def test_a_problem_without_a_text_still_names_the_file(tmp_path):
     with pytest.raises(UsageError, match=r"y\.json: the key 'stack' is missing"):
         validated(Lock, {"format": 1}, Path("y.json"))
+
+
+class Member(Data):
+    """What a choice may be."""
+
+    depth: int
+
+
+class Choice(Data):
+    """A field of several types."""
+
+    which: Commit | Name
+    many: dict[str, Member | str] = Field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        ({"which": 7}, ["x: which must be text, found 7; put it in quotes"]),
+        (
+            {"which": "a", "many": {"k": {}}},
+            ["x: the key 'many.k.depth' is missing", "x: many.k must be text, found {}"],
+        ),
+    ],
+)
+def test_a_field_of_several_types_is_told_in_a_line_without_internals(value, lines):
+    with pytest.raises(UsageError) as caught:
+        validated(Choice, value, Path("x"))
+    said = caught.value.message.splitlines()
+    assert len(said) == len(lines)
+    assert all(one.startswith(line) for one, line in zip(said, lines, strict=True)), said
+
+
+def test_a_pattern_that_no_type_of_a_field_has_is_one_line():
+    with pytest.raises(UsageError) as caught:
+        validated(Choice, {"which": "!"}, Path("x"))
+    assert len(caught.value.message.splitlines()) == 1
+    assert caught.value.message.startswith("x: which: ")
+    assert "constrained" not in caught.value.message
+
+
+def test_the_known_keys_of_a_stack_include_those_that_only_its_file_has(tmp_path):
+    path = write(tmp_path, SMOKE + "zzzzzz: 1\n")
+    with pytest.raises(UsageError, match=r"known: .*extends.*rehearsal"):
+        load_yaml(Stack, path)

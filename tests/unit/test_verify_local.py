@@ -1,6 +1,8 @@
 """Verifying what is no image: wheels, folders of packages, single libraries, and their broken twins."""
 
 import json
+import os
+import sys
 import zipfile
 
 import pytest
@@ -8,7 +10,7 @@ from made_libraries import shared
 from made_objects import GFX942, ID, bundle, code_object, fat_library, kernel
 from typer.testing import CliRunner
 
-from builder.cli import app
+from builder.cli import app, main
 from builder.errors import UsageError, VerifyError
 from builder.models.stack import load_stack
 from builder.verify import local
@@ -137,6 +139,46 @@ def test_any_other_file_is_refused(tmp_path):
         verify_path(tmp_path / "README.md", root=ROOT)
 
 
+@pytest.mark.parametrize("make", [wheel, site])
+@pytest.mark.parametrize("content", [{}, {"readme.txt": b"hello\n", "a/b.py": b""}], ids=["empty", "no library"])
+def test_where_nothing_is_there_to_check_the_verdict_is_not_ok(tmp_path, make, content):
+    with pytest.raises((VerifyError, UsageError), match=r"nothing is there to check|is no wheel"):
+        verify_path(make(tmp_path, content), root=ROOT)
+
+
+def test_a_folder_with_a_host_library_alone_has_something_to_check(tmp_path):
+    assert statuses(site(tmp_path, {"a/b.so": shared()}))["foreign-archs"] == "ok"
+
+
+def test_checks_that_were_all_skipped_are_no_verdict(tmp_path):
+    (tmp_path / "k.hsaco").write_bytes(code_object(kernel()))
+    with pytest.raises(VerifyError, match="nothing was checked"):
+        verify_path(tmp_path / "k.hsaco", root=ROOT, only=["needed"])
+
+
+@pytest.mark.parametrize("name", ["/nowhere/site", "./nowhere", "../nowhere/x", "x-1-py3-none-any.whl", "lib/_C.so"])
+def test_a_path_to_nothing_is_told_before_any_engine_is_asked(monkeypatch, name):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    result = CliRunner().invoke(app, ["--root", str(ROOT), "verify", name])
+    assert isinstance(result.exception, UsageError)
+    assert result.exception.message == f"{name} is not there"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "p.whl")
+    with pytest.raises(UsageError, match="no regular file and no folder"):
+        verify_path(tmp_path / "p.whl", root=ROOT)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("a/_C.so", b"\x7fELF" + bytes(300 << 20))
+    monkeypatch.setattr(zipfile.ZipFile, "open", None)
+    with pytest.raises(VerifyError, match="unpacks to 314572804 bytes"):
+        verify_path(path, root=ROOT)
+
+
 @pytest.mark.parametrize("name", ["../out.py", "/etc/out.py"])
 def test_a_wheel_that_would_write_outside_is_refused(tmp_path, name):
     with pytest.raises(VerifyError, match="does not stay inside"):
@@ -165,10 +207,13 @@ def test_a_truncated_wheel_is_told(tmp_path):
         verify_path(path, root=ROOT)
 
 
-def test_the_command_tells_scripts_the_verdict_and_the_objects(tmp_path):
-    result = CliRunner().invoke(app, ["--json", "--root", str(ROOT), "verify", str(wheel(tmp_path, files()))])
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["verdict"]) == (0, "ok")
+def test_the_command_tells_scripts_the_verdict_and_the_objects(tmp_path, monkeypatch, capsys):
+    words = ["gfx1100", "--json", "--root", str(ROOT), "verify", str(wheel(tmp_path, files()))]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        main()
+    told = json.loads(capsys.readouterr().out)
+    assert (end.value.code, told["verdict"]) == (0, "ok")
     assert told["objects"][0]["archs"] == ["gfx1100"]
 
 
