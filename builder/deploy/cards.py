@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from builder.deploy.command import number
+from builder.deploy.command import share as share_of
 from builder.deploy.pool import OCTAVE, OCTAVE_DIM, Blocks, Cells, head_bytes, sglang_cells, vllm_blocks
 from builder.deploy.shape import BYTES, Shape, gib
 from builder.errors import UsageError
@@ -64,22 +66,23 @@ class Made:
 def on_vllm(command: Command, shape: Shape, drafter: Shape | None, card: int) -> Made:
     """Return what fits on one card of ``card`` bytes under vLLM."""
     share = _share(command, "--gpu-memory-utilization", UTILIZATION)
-    cards, drafted = command.cards, command.drafted
-    batched = command.number("--max-num-batched-tokens", BATCHED) or BATCHED
-    seqs = command.number("--max-num-seqs", SEQUENCES) or SEQUENCES
-    context = command.number("--max-model-len", shape.context) or shape.context
+    cards, drafted = whole(command, "--tensor-parallel-size", 1), command.drafted
+    batched = whole(command, "--max-num-batched-tokens", BATCHED)
+    seqs = whole(command, "--max-num-seqs", SEQUENCES)
+    chosen = command.get("--max-model-len") in {"auto", "-1"}  # the engine's choice
+    context = shape.context if chosen else whole(command, "--max-model-len", shape.context)
     dtype = command.get("--kv-cache-dtype") or "auto"
     weights, experts = _weights(command, shape, whole=False)
     activation = int(batched * shape.hidden * ACTIVATION)
     capture = (
         0
         if command.on("--enforce-eager")
-        else command.number("--max-cudagraph-capture-size", 2 * seqs * (1 + drafted)) or 0
+        else whole(command, "--max-cudagraph-capture-size", 2 * seqs * (1 + drafted), least=0)
     )
     sizes = len(_captured(min(capture, 512)))
     graphs = int(sizes * GRAPH)
     draft = (drafter.card_bytes or 0) if drafter else 0
-    given = command.number("--kv-cache-memory-bytes")
+    given = whole(command, "--kv-cache-memory-bytes", 0, least=0)
     free = given or int(card * share) - weights - experts - VLLM_BASE - draft - activation
     caching = command.on("--enable-prefix-caching")
 
@@ -144,9 +147,9 @@ def _vllm_advice(blocks: Blocks, context: int, seqs: int) -> list[str]:
 def on_sglang(command: Command, shape: Shape, drafter: Shape | None, card: int) -> Made:
     """Return what fits on one card of ``card`` bytes under SGLang."""
     share = _share(command, "--mem-fraction-static", FRACTION)
-    cards = command.cards
-    running = command.number("--max-running-requests", 4) or 4
-    context = command.number("--context-length", shape.context) or shape.context
+    cards = whole(command, "--tp-size", 1)
+    running = whole(command, "--max-running-requests", 4)
+    context = whole(command, "--context-length", shape.context)
     dtype = command.get("--kv-cache-dtype") or "auto"
     weights, experts = _weights(command, shape, whole=True)
     draft = (drafter.card_bytes or (drafter.checkpoint_bytes or 0) // cards) if drafter else 0
@@ -159,7 +162,7 @@ def on_sglang(command: Command, shape: Shape, drafter: Shape | None, card: int) 
         cards=cards,
         dtype=dtype,
         mtp=command.mtp,
-        states=command.number("--max-mamba-cache-size", STATES) or STATES,
+        states=whole(command, "--max-mamba-cache-size", STATES),
         verified=verified,
         state_bytes=ssm,
         free=budget - weights - experts - draft,
@@ -204,6 +207,19 @@ def _sglang_advice(command: Command, cells: Cells, context: int) -> list[str]:
     return advice
 
 
+def whole(command: Command, flag: str, default: int, *, least: int = 1) -> int:
+    """Return a flag's whole number, or the default when the flag is missing.
+
+    Raises:
+        UsageError: It is no number, or less than ``least``.
+    """
+    text = command.get(flag)
+    value = default if text is None else number(text)
+    if value is None or value < least:
+        raise UsageError(f"{flag} must be a whole number of at least {least}, found {text!r}")
+    return value
+
+
 def _weights(command: Command, shape: Shape, *, whole: bool) -> tuple[int, int]:
     """Return the bytes of weights and of resident experts on one card; ``whole``: embedding and head are not split."""
     loaded = (shape.checkpoint_bytes or 0) - (0 if command.mtp else shape.mtp_bytes)
@@ -216,10 +232,11 @@ def _weights(command: Command, shape: Shape, *, whole: bool) -> tuple[int, int]:
 
 
 def _share(command: Command, flag: str, default: float) -> float:
-    try:
-        return float(command.get(flag) or default)
-    except ValueError as trouble:
-        raise UsageError(f"{flag} is no number: {command.get(flag)!r}") from trouble
+    text = command.get(flag)
+    value = default if text is None else share_of(text)
+    if value is None:
+        raise UsageError(f"{flag} must be a number above 0 and at most 1, found {text!r}")
+    return value
 
 
 def _captured(largest: int) -> list[int]:

@@ -176,6 +176,15 @@ def number(text: str, default: int | None = None) -> int | None:
     return int(float(found[1]) * base ** " kmg".index(found[2].lower() or " "))
 
 
+def share(text: str) -> float | None:
+    """Return a share of a whole, above 0 and at most 1, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value <= 1 else None
+
+
 def size(text: str) -> int | None:
     """Return a size as docker reads it (``32g``, ``64m``, bytes), or None."""
     found = SIZE.match(text.strip())

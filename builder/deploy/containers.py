@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.deploy.command import Box, Command, Option
-from builder.deploy.words import of_words
+from builder.deploy.interpolation import interpolated
+from builder.deploy.words import of_words, split
 from builder.errors import UsageError
 from builder.files import read_text
 from builder.models.base import parse_yaml
@@ -79,18 +80,20 @@ def of_compose(path: Path, *, service: str | None = None, version: str | None = 
         version: The engine's version.
 
     Raises:
-        UsageError: No service starts an engine, or several do and none is named.
+        UsageError: No service starts an engine, or several do and none is named; a command has an open quotation mark.
     """
-    services = parse_yaml(read_text(path), path).get("services")
+    services = interpolated(parse_yaml(read_text(path), path).get("services"), path)
     if not isinstance(services, dict):
         raise UsageError(f"{path} has no services")
     if service is not None and service not in services:
         raise UsageError(f"{path} has no service {service!r} (it has {', '.join(sorted(services))})")
     found: dict[str, Command] = {}
+    awaited = _awaited(services)
     for name, value in services.items():
-        if service in {None, name} and isinstance(value, dict):
+        if (service == name or (service is None and name not in awaited)) and isinstance(value, dict):
+            words = [word for key in WORDS for word in _words(value.get(key), f"{path}: {key} of {name}: ")]
             try:
-                found[name] = _service(value, version)
+                found[name] = _service(value, words, version)
             except UsageError:
                 if service is not None:
                     raise
@@ -124,7 +127,19 @@ def _taken(rest: list[str], flag: str) -> tuple[str, ...]:
     return (rest.pop(0),)
 
 
-def _service(value: dict[str, Any], version: str | None) -> Command:
+def _awaited(services: dict[str, Any]) -> set[str]:
+    """Return the services whose end another one waits for, so that they serve nothing."""
+    waiting = [one["depends_on"] for one in services.values() if isinstance(one, dict) and "depends_on" in one]
+    return {
+        name
+        for one in waiting
+        if isinstance(one, dict)
+        for name, how in one.items()
+        if isinstance(how, dict) and how.get("condition") == "service_completed_successfully"
+    }
+
+
+def _service(value: dict[str, Any], words: list[str], version: str | None) -> Command:
     """Return a compose service as if it were a docker run line."""
     options = [Option(flag=flag, values=(str(one),)) for key, flag in LISTS.items() for one in _listed(value.get(key))]
     for key, flag in SINGLE.items():
@@ -132,7 +147,6 @@ def _service(value: dict[str, Any], version: str | None) -> Command:
             options.append(Option(flag=flag, values=(str(value[key]),)))
     if value.get("privileged"):
         options.append(Option(flag="--privileged"))
-    words = [word for key in ("entrypoint", "command") for word in _words(value.get(key))]
     given = value.get("environment") or {}
     pairs = given.items() if isinstance(given, dict) else (str(one).partition("=")[::2] for one in given)
     environment = {str(name): "" if held is None else str(held) for name, held in pairs}
@@ -140,6 +154,7 @@ def _service(value: dict[str, Any], version: str | None) -> Command:
     return of_words(words, environment, box=box, version=version)
 
 
+WORDS = ("entrypoint", "command")
 # compose keys and the options of docker run that mean the same (https://docs.docker.com/reference/compose-file/services/)
 LISTS = {
     "devices": "--device",
@@ -169,5 +184,5 @@ def _volume(one: dict[str, Any]) -> str:
     return ends + (":ro" if one.get("read_only") else "")
 
 
-def _words(value: str | list[object] | None) -> list[str]:
-    return shlex.split(value) if isinstance(value, str) else [str(word) for word in value or ()]
+def _words(value: str | list[object] | None, where: str) -> list[str]:
+    return split(value, where) if isinstance(value, str) else [str(word) for word in value or ()]

@@ -14,6 +14,7 @@ from builder.deploy.mounts import model_mounts
 from builder.deploy.spec import CACHE, CACHES, COMPILING, cache_name
 from builder.errors import UsageError
 from builder.files import read_text
+from builder.registry.reference import parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ Format = Literal["compose", "kubernetes", "systemd"]
 USER = 10001
 FIRST_NODE = 128  # DRM numbers render nodes from here (https://docs.kernel.org/gpu/drm-uapi.html#render-nodes)
 PROBE_PATH = "/gfx1100/warm-up.py"
+UNMOUNTABLE = re.compile(r"[:\x00-\x1f\x7f]")
 PLAIN = re.compile(r"[\w./:@+,=-]*")
 
 
@@ -80,13 +82,15 @@ def export(
     Raises:
         UsageError: The image is not named by its digest, or a value cannot stand in such a file.
     """
-    if "@sha256:" not in reference:
+    if "@" not in reference or parse_reference(reference).digest is None:
         raise UsageError(
             f"{reference} is no repository@digest, and a file that is kept must not name an image that can change",
             hint="publish it first (`gfx1100 publish`), or name one with --image REPOSITORY@sha256:…",
         )
     if replicas != 1 and form != "kubernetes":
         raise UsageError("--replicas is for Kubernetes: elsewhere a host's cards hold one deployment of a profile")
+    if form != "kubernetes":
+        _check_folders({"--model": model, "--drafter": drafter})
     values = _values(profile, reference, host, model, drafter) | {"replicas": replicas}
     name, render = values["name"], _renderer(root, values)
     probe = {} if values["probe"] is None else {"warm-up.py": values["warm_up"]}
@@ -153,6 +157,16 @@ def _values(
         "warm_up": read_text(Path(warm_up.__file__)),
         "reached": "127.0.0.1" if profile.address in ANYWHERE else profile.address,
     }
+
+
+def _check_folders(folders: Mapping[str, Path | None]) -> None:
+    """Return when a mount of Docker can name every folder, whose ends it divides by colons."""
+    for flag, folder in folders.items():
+        if folder is not None and UNMOUNTABLE.search(str(folder.absolute())):
+            raise UsageError(
+                f"{flag} {str(folder.absolute())!r} holds a colon or a line break, which a mount cannot name",
+                hint="give the folder another name, or a link to it",
+            )
 
 
 def _probe(profile: Profile) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.console import table
-from builder.deploy.cards import CARD_BYTES, Term, on_sglang, on_vllm
+from builder.deploy.cards import CARD_BYTES, Term, on_sglang, on_vllm, whole
 from builder.deploy.shape import Shape, gib, known_shape, read_shape
 from builder.deploy.words import of_profile
 from builder.errors import UsageError
@@ -135,9 +135,9 @@ def _host(
     extra = transfer.get("kv_connector_extra_config")
     extra = extra if isinstance(extra, dict) else {}
     offload = int(extra.get("cpu_bytes_to_use") or DEFAULT_OFFLOAD) if transfer.get("kv_connector") else 0
-    hicache = float(command.get("--hicache-size") or 0) * 1e9 * command.cards
+    hicache = whole(command, "--hicache-size", 0, least=0) * 10**9 * command.cards
     experts = shape.expert_bytes if "VLLM_MOE_EXPERT_CACHE_SIZE" in command.environment else 0
-    ram = max(profile.memory.ram_bytes, offload + int(hicache) + experts + command.cards * WORKER_RAM)
+    ram = max(profile.memory.ram_bytes, offload + hicache + experts + command.cards * WORKER_RAM)
     terms = [
         Term("ram", ram, "the profile's own figure, or cache + experts + 4 GiB a worker"),
         Term("offload", offload, "cpu_bytes_to_use; 8 GiB when it is not given"),

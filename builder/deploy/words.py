@@ -64,16 +64,29 @@ def of_words(
     """
     given = list(words)
     if len(given) == 3 and given[0].rsplit("/", 1)[-1] in {"sh", "bash"} and given[1].endswith("c"):  # noqa: PLR2004
-        given = [word for word in shlex.split(given[2]) if word != "exec"]
+        given = [word for word in split(given[2]) if word != "exec"]
     variables = dict(environment or {})
-    while given and re.match(r"[A-Za-z_]\w*=", given[0]):
-        name, _, value = given.pop(0).partition("=")
-        variables[name] = value
+    while given and re.match(r"[A-Za-z_]\w*=|(?:\S*/)?env$", given[0]):
+        name, joined, value = given.pop(0).partition("=")
+        if joined:
+            variables[name] = value
     named: EngineName = engine or _engine(given, box.image if box else "")
     head, options = _options(given, named)
     return Command(
         engine=named, head=head, options=options, environment=variables, box=box, version=version_numbers(version)
     )
+
+
+def split(text: str, where: str = "") -> list[str]:
+    """Return the words of a shell line; ``where`` is for messages.
+
+    Raises:
+        UsageError: A quotation mark is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as trouble:
+        raise UsageError(f"{where}{text[:120]!r} is no shell line: {trouble} (is a quotation mark open?)") from trouble
 
 
 def version_numbers(text: str | None) -> tuple[int, ...] | None:

@@ -139,3 +139,18 @@ def test_nothing_is_written_below_a_host(run, tmp_path):
     run("doctor", "--host-root", str(host), "--profile", "vllm-octave-256k")
     run("plan", "vllm-octave-256k", "--host-root", str(host))
     assert sorted((path, path.stat().st_mtime_ns) for path in host.rglob("*")) == before
+
+
+def test_lint_takes_files_with_spaces_and_one_target_alone(run, tmp_path):
+    path = tmp_path / "my compose.yaml"
+    path.write_text("services:\n  llm: {image: vllm, command: vllm serve m --attention-backend ROCM_AITER_FA}\n")
+    code, out, _ = run("--json", "lint", str(path))
+    assert (code, json.loads(out)["engine"]) == (2, "vllm")
+    assert "no-aiter-attention" in out
+    code, out, err = run("lint", "vllm-octave-256k", "vllm-int8-128k")
+    assert code == 2
+    assert "one at a time" in out + err
+    assert run("lint", "--", "vllm serve m --config x.yaml")[0] == 0
+    code, out, _ = run("--json", "lint", "--", "vllm serve m -tp 0")
+    assert code == 2
+    assert "values-are-in-range" in out

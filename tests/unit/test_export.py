@@ -1,9 +1,10 @@
-"""Exported files: what stands in them. The worlds that they are for judge them in tests/engine/test_export_judged.py."""
+"""Exported files: what stands in them. Their own worlds judge them in tests/engine/test_export_judged.py."""
 
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -187,3 +188,22 @@ def test_the_json_form_holds_every_file():
     value = json.loads(json.dumps(exported("smoke", "compose").as_json()))
     assert value["main"] == "compose.yaml"
     assert set(value["files"]) == {"compose.yaml", ".env", "warm-up.py"}
+
+
+@pytest.mark.parametrize("reference", ["x@sha256:", "a b@sha256:aa", f"a b@{DIGEST}", f"x@{DIGEST}\n"])
+def test_a_reference_that_is_none_is_refused(reference):
+    with pytest.raises(UsageError, match="the image"):
+        export(ROOT, load_profile(ROOT, "smoke"), "compose", reference=reference)
+
+
+@pytest.mark.parametrize("form", ["compose", "systemd"])
+@pytest.mark.parametrize("folder", ["/srv/a:b", "/srv/a\nb"])
+@pytest.mark.parametrize("option", ["model", "drafter"])
+def test_a_folder_that_a_mount_cannot_name_is_refused(form, folder, option):
+    with pytest.raises(UsageError, match=f"--{option}"):
+        exported("sglang-dflash2", form, **{option: Path(folder)})
+
+
+def test_compose_gives_up_after_three_failed_starts():
+    text = exported("vllm-octave-256k", "compose").files["compose.yaml"]
+    assert yaml.safe_load(text)["services"]["engine"]["restart"] == "on-failure:3"

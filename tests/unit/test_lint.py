@@ -10,6 +10,7 @@ import pytest
 from fake_engine import FakeEngine, image
 
 from builder.deploy.containers import of_compose, of_docker_run
+from builder.deploy.export import export
 from builder.deploy.lint import RULES, fixed, lint
 from builder.deploy.lint.operators import operators_of
 from builder.deploy.lint.page import rules_page
@@ -20,6 +21,7 @@ from builder.models.profile import load_profile, profile_names
 
 ROOT = Path(__file__).parents[2]
 PROFILES = [name for name in profile_names(ROOT) if load_profile(ROOT, name).engine in {"vllm", "sglang"}]
+REFERENCE = "registry.example/gfx1100/vllm@sha256:" + "ab" * 32
 S1 = (
     "vllm serve MODEL --served-model-name qwen3.8-27b --tensor-parallel-size 2 --kv-cache-dtype octave_k3v4 "
     "--attention-backend ROCM_OCTAVE --max-model-len 262144 --max-num-seqs 8 --max-num-batched-tokens 8192 "
@@ -283,3 +285,100 @@ def test_the_other_sides_of_rules_with_several(text, rule, cure):
     assert rule is None or rule in ids(command)
     if cure:
         assert fixed(command).get(cure[0]) == cure[1]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_compose_file_that_export_writes_passes_with_its_env_file_and_without(name, tmp_path):
+    files = export(ROOT, load_profile(ROOT, name), "compose", reference=REFERENCE).files
+    path = tmp_path / "compose.yaml"
+    path.write_text(files["compose.yaml"])
+    for env in (None, files[".env"], files[".env"].replace("RENDER_GID_1=", "RENDER_GID_1=992")):
+        if env is not None:
+            (tmp_path / ".env").write_text(env)
+        assert [f.rule.id for f in lint(of_compose(path)) if f.rule.severity != "info"] == []
+
+
+def test_a_variable_of_a_compose_file_has_the_value_of_the_env_file_beside_it(tmp_path):
+    path = tmp_path / "compose.yaml"
+    path.write_text(
+        "services:\n  llm:\n    image: vllm\n    command: vllm serve m --seed ${SEED:-7} --key a$$B --port $PORT\n"
+        "    group_add: ['${GID:?in .env}']\n    devices: ['${NODE:?in .env}:${NODE}']\n"
+    )
+    command = of_compose(path)
+    assert (command.get("--seed"), command.get("--key"), command.get("--port")) == ("7", "a$B", "${PORT}")
+    assert "groups-by-number" not in ids(command)
+    (tmp_path / ".env").write_text("# host\nGID='video'\nexport PORT=80\nSEED=\nNODE=/dev/dri/renderD128\n")
+    command = of_compose(path)
+    assert (command.get("--seed"), command.get("--port")) == ("7", "80")
+    assert command.box.all("--device") == ["/dev/dri/renderD128:/dev/dri/renderD128"]
+    assert "groups-by-number" in ids(command)
+
+
+def test_merge_keys_of_a_compose_file_are_merged(tmp_path):
+    path = tmp_path / "compose.yaml"
+    path.write_text(
+        "x-gpu: &gpu {shm_size: 16g, image: base}\n"
+        "services:\n  llm:\n    <<: *gpu\n    image: vllm\n    command: vllm serve m\n"
+    )
+    command = of_compose(path)
+    assert (command.box.all("--shm-size"), command.box.image) == (["16g"], "vllm")
+
+
+def test_a_quote_that_is_not_closed_is_told_with_its_place(tmp_path):
+    path = tmp_path / "compose.yaml"
+    path.write_text('services:\n  llm: {image: vllm, command: "vllm serve \'m"}\n')
+    with pytest.raises(UsageError, match=r"compose\.yaml.*llm.*quot"):
+        of_compose(path)
+    with pytest.raises(UsageError, match="quot"):
+        of_words(["bash", "-c", "vllm serve 'm"])
+
+
+def test_env_before_a_command_gives_variables():
+    command = of_words(shlex.split("X=1 env A=B C=D vllm serve m"))
+    assert (dict(command.environment), command.model) == ({"X": "1", "A": "B", "C": "D"}, "m")
+    assert command.head == ("vllm", "serve", "m")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "-tp 0",
+        "-tp -1",
+        "-tp two",
+        "--gpu-memory-utilization nan",
+        "--gpu-memory-utilization 0",
+        "--gpu-memory-utilization 1.01",
+        "--gpu-memory-utilization most",
+        "--max-model-len lots",
+        "--max-model-len 0",
+        "--max-num-seqs",
+    ],
+)
+def test_a_number_that_is_none_or_out_of_range_is_an_error(flags):
+    command = of_words(shlex.split(f"vllm serve m {flags}"))
+    assert "values-are-in-range" in ids(command)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["-tp 2", "--gpu-memory-utilization 1", "--max-model-len 8k", "--max-model-len auto", "--max-model-len -1"],
+)
+def test_a_number_in_range_passes_and_so_does_a_variable(flags):
+    assert "values-are-in-range" not in ids(of_words(shlex.split(f"vllm serve m {flags}")))
+    assert "values-are-in-range" not in ids(of_words(["vllm", "serve", "m", "-tp", "${CARDS}"]))
+
+
+@pytest.mark.parametrize(
+    ("devices", "found"),
+    [
+        ("--device /dev/kfd", True),
+        ("--device /dev/kfd --device /dev/dri/renderD128", True),
+        ("--device /dev/kfd --device /dev/dri/renderD128 --device /dev/dri/renderD129:/dev/dri/renderD129", False),
+        ("--device /dev/kfd --device /dev/dri", False),
+        ("--device amd.com/gpu=all", False),
+        ("--privileged", False),
+    ],
+)
+def test_every_card_needs_its_render_node(devices, found):
+    command = of_docker_run(shlex.split(f"docker run {devices} vllm vllm serve m -tp 2"))
+    assert ("a-render-node-for-each-card" in ids(command)) is found

@@ -201,3 +201,29 @@ def test_what_a_patch_parameter_costs_is_a_term_of_its_own():
     made = plan(load_profile(ROOT, "sglang-dflash2"), ROOT)
     segments = next(term for term in made.terms if term.name == "segments")
     assert segments.value == 64 * 6 * 2**20
+
+
+@pytest.mark.parametrize("value", ["nan", "lots", "0", "-1", ""])
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("vllm-int8-128k", "--max-num-batched-tokens"),
+        ("vllm-int8-128k", "--gpu-memory-utilization"),
+        ("vllm-int8-128k", "--max-num-seqs"),
+        ("vllm-int8-128k", "--tensor-parallel-size"),
+        ("sglang-dflash2", "--mem-fraction-static"),
+        ("sglang-dflash2", "--context-length"),
+        ("sglang-dflash2", "--tp-size"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_by_the_name_of_its_flag(name, flag, value):
+    found = load_profile(ROOT, name)
+    spoiled = found.model_copy(update={"command": (*found.command, flag, value)})
+    with pytest.raises(UsageError, match=f"^{flag} .*{value!r}"):
+        plan(spoiled, ROOT)
+
+
+def test_a_context_that_the_engine_chooses_is_the_models_own():
+    assert plan(profile("vllm-int8-128k", max_model_len="auto"), ROOT).sequences[-1][0] == SHAPE.context
+    with pytest.raises(UsageError, match=r"^--hicache-size .*'nan'"):
+        plan(profile("sglang-dflash2", hicache_size="nan"), ROOT)

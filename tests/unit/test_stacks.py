@@ -11,6 +11,8 @@ from builder.models.compatibility import Compatibility, Mix
 from builder.models.extends import merge
 from builder.models.lock import load_lock, lock_path
 from builder.models.stack import load_stack, stack_names
+from builder.settings import load_settings
+from builder.stage.inputs import source_location
 
 ROOT = Path(__file__).parents[2]
 TABLE = load_yaml(Compatibility, ROOT / "stacks" / "shared" / "compatibility.yaml")
@@ -34,6 +36,23 @@ def change(checkout, name, old, new):
 @pytest.mark.parametrize("name", stack_names(ROOT))
 def test_every_stack_loads_and_has_a_lock(name):
     assert load_lock(ROOT, name).stack == load_stack(ROOT, name).name == name
+
+
+@pytest.mark.parametrize("folder", ["/etc/apt", "../../etc", "examples/../../x", ""])
+def test_a_source_folder_outside_the_checkout_is_refused(checkout, folder):
+    change(checkout, "smoke", "folder: examples/smoke-engine", f'folder: "{folder}"')
+    with pytest.raises(UsageError, match="does not stay inside"):
+        load_stack(checkout, "smoke")
+
+
+def test_a_source_folder_that_is_a_link_out_of_the_checkout_is_refused(checkout, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "secret").write_text("x")
+    (checkout / "examples").symlink_to(outside)
+    change(checkout, "smoke", "folder: examples/smoke-engine", "folder: examples")
+    settings = load_settings(checkout, {"HOME": str(checkout / "home")})
+    with pytest.raises(UsageError, match="leads out of the checkout"):
+        source_location(checkout, load_stack(checkout, "smoke"), settings)
 
 
 def test_shared_parts_are_no_stacks():

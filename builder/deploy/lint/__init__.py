@@ -8,6 +8,7 @@ from builder.deploy.lint import (  # noqa: F401 - they register
     container,
     environment,
     kv,
+    numbers,
     prefix,
     sglang,
     speculation,

@@ -39,7 +39,7 @@ def _with(flag: str, value: str) -> Callable[[Command], Command]:
     engine=None,
     reason="A privileged container has every device and right of the host; the engine needs /dev/kfd and render nodes.",
     source=DOCKER,
-    bad="docker run --privileged vllm vllm serve m",
+    bad="docker run --privileged --device /dev/dri/renderD128 vllm vllm serve m",
     good=f"{RUN} vllm vllm serve m",
 )
 def never_privileged(command: Command) -> Iterator[Found]:
@@ -63,9 +63,9 @@ def never_privileged(command: Command) -> Iterator[Found]:
     good=f"{RUN} vllm vllm serve m",
 )
 def groups_by_number(command: Command) -> Iterator[Found]:
-    """Find groups by name."""
+    """Find groups by name; a variable without a value is not known."""
     for group in command.box.all("--group-add") if command.box else ():
-        if not group.isdigit() and group != "keep-groups":
+        if not group.isdigit() and group != "keep-groups" and "$" not in group:
             yield Found(
                 flag="--group-add",
                 message=f"{group} is another number in the image than on the host",
@@ -113,10 +113,33 @@ def the_compute_device_is_there(command: Command) -> Iterator[Found]:
 @rule(
     "error",
     engine=None,
+    reason="Each card is opened through its own render node; without it the engine does not see the card.",
+    source=DOCKER,
+    bad="docker run --device /dev/kfd --group-add 992 vllm vllm serve m",
+    good=f"{RUN} vllm vllm serve m",
+)
+def a_render_node_for_each_card(command: Command) -> Iterator[Found]:
+    """Find a container with fewer render nodes than cards."""
+    box = command.box
+    devices = [device.split(":")[0].rstrip("/") for device in box.all("--device")] if box else []
+    if box is None or box.has("--privileged") or {"/dev/dri", "amd.com/gpu=all"} & set(devices):
+        return
+    nodes = {device for device in devices if "render" in device or "$" in device}
+    if len(nodes) < command.cards:
+        yield Found(
+            flag="--device",
+            message=f"{len(nodes)} render nodes for {command.cards} cards",
+            fix="--device /dev/dri/renderD… for each card that `gfx1100 doctor` chose",
+        )
+
+
+@rule(
+    "error",
+    engine=None,
     reason="Workers exchange data through /dev/shm, which has 64 MB in a container: a bus error at two cards.",
     source="https://docs.vllm.ai/en/latest/deployment/docker/",
-    bad=f"{RUN} vllm vllm serve m --tensor-parallel-size 2",
-    good=f"{RUN} --shm-size 16g vllm vllm serve m --tensor-parallel-size 2",
+    bad=f"{RUN} --device /dev/dri/renderD129 vllm vllm serve m --tensor-parallel-size 2",
+    good=f"{RUN} --device /dev/dri/renderD129 --shm-size 16g vllm vllm serve m --tensor-parallel-size 2",
 )
 def shared_memory_for_several_cards(command: Command) -> Iterator[Found]:
     """Find a small /dev/shm under several workers."""
@@ -155,7 +178,8 @@ def one_way_to_shared_memory(command: Command) -> Iterator[Found]:
 @rule(
     "warning",
     engine=None,
-    reason="A container that dies at its start is started again without end, and takes the card's driver down with it.",
+    reason="A container that dies at its start is started again without end, and takes the card's driver down with it; "
+    "on-failure:3 gives up.",
     source="https://docs.docker.com/engine/containers/start-containers-automatically/",
     bad=f"{RUN} --restart unless-stopped vllm vllm serve m",
     good=f"{RUN} vllm vllm serve m",
@@ -167,7 +191,7 @@ def no_restart_before_ready(command: Command) -> Iterator[Found]:
         yield Found(
             flag="--restart",
             message=f"{policy[0]} restarts a broken start for ever",
-            fix="none; `docker update --restart unless-stopped NAME` once it has answered a prompt",
+            fix="none or on-failure:3; `docker update --restart unless-stopped NAME` once it has answered a prompt",
             change=_without("--restart"),
         )
 
