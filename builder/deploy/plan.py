@@ -113,6 +113,13 @@ def plan(profile: Profile, root: Path, *, model: Path | None = None, host: HostM
     )
 
 
+def _offload(given: object) -> int:
+    """Return the bytes of the CPU cache; raises UsageError when the command gives no number."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or given != given or given < 0:  # noqa: PLR0124 - nan
+        raise UsageError(f"--kv-transfer-config: cpu_bytes_to_use is {given!r}, which is no number of bytes")
+    return int(given)
+
+
 def _patch_terms(profile: Profile, root: Path) -> list[Term]:
     """Return what the parameters of the stack's patches cost on each card, which the engine takes from the rest."""
     if profile.stack is None:
@@ -134,7 +141,7 @@ def _host(
     transfer = command.json("--kv-transfer-config")
     extra = transfer.get("kv_connector_extra_config")
     extra = extra if isinstance(extra, dict) else {}
-    offload = int(extra.get("cpu_bytes_to_use") or DEFAULT_OFFLOAD) if transfer.get("kv_connector") else 0
+    offload = _offload(extra.get("cpu_bytes_to_use") or DEFAULT_OFFLOAD) if transfer.get("kv_connector") else 0
     hicache = whole(command, "--hicache-size", 0, least=0) * 10**9 * command.cards
     experts = shape.expert_bytes if "VLLM_MOE_EXPERT_CACHE_SIZE" in command.environment else 0
     ram = max(profile.memory.ram_bytes, offload + hicache + experts + command.cards * WORKER_RAM)

@@ -227,3 +227,14 @@ def test_a_context_that_the_engine_chooses_is_the_models_own():
     assert plan(profile("vllm-int8-128k", max_model_len="auto"), ROOT).sequences[-1][0] == SHAPE.context
     with pytest.raises(UsageError, match=r"^--hicache-size .*'nan'"):
         plan(profile("sglang-dflash2", hicache_size="nan"), ROOT)
+
+
+@pytest.mark.parametrize("given", ['"many"', "true", "-1", "NaN", "[1]"])
+def test_a_cpu_cache_that_is_no_number_of_bytes_is_told(given):
+    profile = load_profile(ROOT, "vllm-octave-256k")
+    config = (
+        f'{{"kv_connector":"SimpleCPUOffloadConnector","kv_connector_extra_config":{{"cpu_bytes_to_use":{given}}}}}'
+    )
+    changed = profile.model_copy(update={"command": with_flags(profile.command, {"--kv-transfer-config": config})})
+    with pytest.raises(UsageError, match="cpu_bytes_to_use"):
+        plan(changed, ROOT)
