@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 STAGE = "toolchain"
 SECONDS = 120.0
+# ROCm's images keep it where a PATH of an image need not lead
+HIPCC = ("sh", "-c", 'PATH="$PATH:/opt/rocm/bin" exec hipcc "$@"', "hipcc")
 SOURCE = "/tmp/question.hip"  # noqa: S108 - inside a container of one process
 
 
@@ -40,7 +42,7 @@ def accepted(engine: Engine, image: str, questions: Mapping[str, str], *, arch: 
     for patch, source in questions.items():
         done = engine.run_once(
             image,
-            ["hipcc", "-x", "hip", f"--offload-arch={arch}", "--cuda-device-only", "-c", SOURCE, "-o", "/dev/null"],
+            [*HIPCC, "-x", "hip", f"--offload-arch={arch}", "--cuda-device-only", "-c", SOURCE, "-o", "/dev/null"],
             files={SOURCE: source.encode()},
             timeout=SECONDS,
         )
@@ -51,12 +53,12 @@ def accepted(engine: Engine, image: str, questions: Mapping[str, str], *, arch: 
             last = (said.strip().splitlines() or ["no word"])[-1]
             raise BuildError(
                 f"the compiler of {STAGE} could not be asked about {patch} (status {done.returncode}): {last}",
-                hint=f"the stage {STAGE} of the Dockerfile must have hipcc on its PATH",
+                hint=f"the stage {STAGE} of the Dockerfile must have hipcc on its PATH or in /opt/rocm/bin",
             )
     return facts
 
 
 def _version(engine: Engine, image: str) -> str:
-    done = engine.run_once(image, ["hipcc", "--version"], files={}, timeout=SECONDS)
+    done = engine.run_once(image, [*HIPCC, "--version"], files={}, timeout=SECONDS)
     lines = done.stdout.splitlines()
     return next((line for line in lines if "clang version" in line), lines[0] if lines else "unknown version")
