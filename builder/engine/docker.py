@@ -268,19 +268,26 @@ class DockerEngine:
     def follow(self, container_id: str, *, tail: int | None = None) -> Iterator[str]:
         """Yield the last lines of a container's output (all by default), then more as they come, until it ends."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        rest = ""
+        rest = latest = ""
         with answering(self.name, f"follow the log of {container_id}"):
             last: Any = "all" if tail is None else tail
             stream: Any = self._work.logs(container_id, stream=True, follow=True, tail=last)
             try:
                 for chunk in stream:
                     *lines, rest = (rest + decoder.decode(chunk)).split("\n")
-                    yield from (line.rstrip("\r") for line in lines)
+                    for line in lines:
+                        latest = line.rstrip("\r")
+                        yield latest
             finally:
                 stream.close()
                 stream._response.close()  # noqa: SLF001 - close() alone leaves the socket to the collector
         if rest:
             yield rest
+        elif self.container(container_id) is not None:
+            # the engine may end the stream before a last line without its line end has reached the log
+            last = self.logs(container_id, tail=1)
+            if last and not last.endswith("\n") and last != latest:
+                yield last
 
     def changes(self, container_id: str) -> tuple[str, ...]:
         """Return the paths that a container added or changed against its image."""
