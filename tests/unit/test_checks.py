@@ -225,7 +225,11 @@ BROKEN = [
     ("code-objects", good(objects={"x/*.so": ()}), "no file below site-packages matches"),
     ("code-objects", good(objects={"x": (a_library("gfx942"),)}), "holds code for gfx942"),
     ("code-objects", good(objects={"x": (Library(path="x", bundles=0, objects=()),)}), "no GPU"),
-    ("version", good(answer=answer(distributions=[["smoke_engine", "0.1.dev1"]])), "the pin is"),
+    (
+        "version",
+        good(answer=answer(distributions=[["smoke_engine", "0.1.dev1"]])),
+        "in a shallow clone, or in one without tags",
+    ),
     ("version", good(answer=answer(distributions=[])), "0 distributions"),
     ("version", good(answer=answer(version="import failed: x")), "__version__"),
     ("version-leak", good(answer=answer(distributions=[["smoke-engine", VERSION], ["aiter", VERSION]])), "aiter"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from builder.source.version import matches
+from builder.source.version import matches, suspicious
 from builder.verify.checks.spec import Finding, check, failed, listed, ok, skipped
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def version_is_pin(distributions: Pairs, own_version: str, lock: Lock, stack: St
     if len(versions) != 1:
         return failed(f"{len(versions)} distributions are called {name}: {versions}")
     if not matches(versions[0], pin):
-        return failed(f"{name} has the version {versions[0]}, the pin is {pin}")
+        guessed = suspicious(versions[0])
+        return failed(f"{name} has the version {versions[0]}, the pin is {pin}" + (f"; {guessed}" if guessed else ""))
     if own_version and not matches(own_version, pin):
         return failed(f"{stack.expect.package}.__version__ is {own_version!r}, the pin is {pin}")
     return ok(f"{name} {versions[0]}")
