@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,9 +284,9 @@ class DockerEngine:
                 stream._response.close()  # noqa: SLF001 - close() alone leaves the socket to the collector
         if rest:
             yield rest
-        elif self.container(container_id) is not None:
+        else:
             # the engine may end the stream before a last line without its line end has reached the log
-            last = self.logs(container_id, tail=1)
+            last = self._last_words(container_id)
             if last and not last.endswith("\n") and last != latest:
                 yield last
 
@@ -294,6 +295,18 @@ class DockerEngine:
         with answering(self.name, f"compare the container {container_id} with its image"):
             told = self._work.diff(container_id) or []
         return tuple(sorted(change["Path"] for change in told if change["Kind"] in {0, 1}))
+
+    def _last_words(self, container_id: str) -> str:
+        """Return the last line of a container's output; nothing when it is being removed, or is gone."""
+        import docker.errors
+
+        with answering(self.name, f"read the log of {container_id}"):
+            try:
+                return str(self._ask.logs(container_id, tail=1).decode(errors="replace"))
+            except docker.errors.APIError as error:
+                if error.status_code in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                    return ""
+                raise
 
 
 def _client(address: Address, timeout: int) -> docker.APIClient:

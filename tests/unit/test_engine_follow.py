@@ -1,0 +1,58 @@
+"""A log that is followed to its end, over engines that answer as they like."""
+
+from types import SimpleNamespace
+
+import docker.errors
+import pytest
+import requests
+
+from builder.engine.docker import DockerEngine
+from builder.errors import HostError
+
+
+class Stream(list):
+    """What docker-py gives for a log that is followed."""
+
+    def __init__(self, chunks):
+        super().__init__(chunks)
+        self._response = self
+
+    def close(self):
+        """Stay: nothing is open."""
+
+
+def following(chunks, last):
+    """Return the lines of an engine that streams chunks, and then says ``last`` or raises it when asked for the end."""
+
+    def logs(_, **__):
+        if isinstance(last, Exception):
+            raise last
+        return last
+
+    engine = object.__new__(DockerEngine)
+    engine.name = "docker"
+    engine._work = SimpleNamespace(logs=lambda *_, **__: Stream(chunks))
+    engine._ask = SimpleNamespace(logs=logs)
+    return list(engine.follow("x"))
+
+
+def refusal(status):
+    answer = requests.Response()
+    answer.status_code = status
+    return docker.errors.APIError("no", response=answer)
+
+
+def test_a_last_line_that_the_stream_left_out_is_asked_for():
+    assert following([b"one\n"], b"end") == ["one", "end"]
+    assert following([b"one\nen", b"d"], b"end") == ["one", "end"]
+    assert following([b"one\n"], b"one\n") == ["one"]
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_container_that_is_being_removed_has_no_more_to_say(status):
+    assert following([b"one\n"], refusal(status)) == ["one"]
+
+
+def test_an_engine_that_fails_at_the_end_of_a_log_is_told():
+    with pytest.raises(HostError, match="read the log of x"):
+        following([b"one\n"], refusal(500))
