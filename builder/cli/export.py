@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from builder.cli.state import State
-    from builder.deploy.host import Host
+    from builder.host.host import Host
     from builder.models.profile import Profile
 
 
@@ -85,7 +85,7 @@ def _newest(state: State, profile: Profile) -> str:
 
 def _host() -> Host | None:
     """Return this machine when it has cards."""
-    from builder.deploy.host import read_host
+    from builder.host.host import read_host
 
     host = read_host()
     return host if host.chosen else None

@@ -13,10 +13,10 @@ from builder.errors import HostError, UsageError
 
 if TYPE_CHECKING:
     from builder.cli.state import State
-    from builder.deploy.command import Command
-    from builder.deploy.fitness import Around
-    from builder.deploy.host import Host
-    from builder.deploy.lint.rule import Finding
+    from builder.host.fitness import Around
+    from builder.host.host import Host
+    from builder.lint.command import Command
+    from builder.lint.rule import Finding
     from builder.models.profile import Profile
 
 UNFIT = 3
@@ -51,8 +51,8 @@ def doctor(
 
     Example: gfx1100 doctor --profile vllm-octave-256k --model /srv/models/qwen3.8-27b
     """
-    from builder.deploy.doctor import diagnose
-    from builder.deploy.fitness import Around, profile_checks
+    from builder.host.doctor import diagnose
+    from builder.host.fitness import Around, profile_checks
     from builder.models.profile import load_profile
 
     state: State = context.obj
@@ -87,9 +87,9 @@ def lint(
 
     Example: gfx1100 lint -- docker run --device /dev/kfd vllm vllm serve /models/m --tensor-parallel-size 2
     """
-    from builder.deploy.lint import RULES, fixed
-    from builder.deploy.lint import lint as check
-    from builder.deploy.lint.page import rules_page
+    from builder.lint.page import rules_page
+    from builder.lint.run import RULES, fixed
+    from builder.lint.run import lint as check
 
     state: State = context.obj
     if rules:
@@ -98,7 +98,7 @@ def lint(
         return
     command = _command(state, target or [], service, engine_version)
     if image is not None:
-        from builder.deploy.lint.operators import operators_of
+        from builder.lint.operators import operators_of
 
         command = replace(command, ops=operators_of(state.engine, image))
     findings = check(command)
@@ -132,10 +132,10 @@ def plan(
 
     Example: gfx1100 plan vllm-octave-256k --model /srv/models/qwen3.8-27b
     """
-    from builder.deploy.host import read_engine_host, read_host
-    from builder.deploy.plan import HostMemory
-    from builder.deploy.plan import plan as planned
+    from builder.host.host import read_engine_host, read_host
     from builder.models.profile import load_profile
+    from builder.plan.plan import HostMemory
+    from builder.plan.plan import plan as planned
 
     state: State = context.obj
     wanted = load_profile(state.root, profile)
@@ -156,9 +156,9 @@ def _surroundings(
     import os
     import shutil
 
-    from builder.deploy.host import read_engine_host, read_host
     from builder.deploy.labels import DEPLOYMENT
     from builder.engine.address import resolve_address
+    from builder.host.host import read_engine_host, read_host
 
     if host_root is not None:
         host = read_host(host_root)
@@ -185,9 +185,9 @@ def _surroundings(
 
 
 def _command(state: State, target: list[str], service: str | None, version: str | None) -> Command:
-    from builder.deploy.containers import of_compose, of_docker_run
-    from builder.deploy.words import of_profile, of_words, split
     from builder.files import read_text
+    from builder.lint.compose import of_compose, of_docker_run
+    from builder.lint.words import of_profile, of_words, split
     from builder.models.base import parse_yaml
     from builder.models.profile import load_profile, profile_names
 

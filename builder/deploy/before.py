@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.console import Console
-    from builder.deploy.host import Host
-    from builder.deploy.nodes import HostCheck
     from builder.engine.port import Container, Engine
+    from builder.host.host import Host
+    from builder.host.nodes import HostCheck
     from builder.models.profile import Profile
 
 FREE_SECONDS = 60.0
@@ -93,8 +93,8 @@ def wait_for_cards(read: Callable[[], Host], devices: tuple[str, ...], *, consol
 
 
 def _check_host(engine: Engine, profile: Profile, host: Host, root: Path, console: Console) -> None:
-    from builder.deploy.doctor import diagnose
-    from builder.deploy.fitness import Around, profile_checks
+    from builder.host.doctor import diagnose
+    from builder.host.fitness import Around, profile_checks
 
     held = {target.port for one in running(engine) if (target := target_of(one)) is not None}
     around = Around(root=root, own_ports=frozenset(held))
@@ -117,8 +117,8 @@ def _check_host(engine: Engine, profile: Profile, host: Host, root: Path, consol
 
 
 def _check_command(profile: Profile, console: Console) -> None:
-    from builder.deploy.lint import lint
-    from builder.deploy.words import of_profile
+    from builder.lint.run import lint
+    from builder.lint.words import of_profile
 
     if profile.engine not in {"vllm", "sglang"}:
         return
@@ -140,7 +140,7 @@ def _check_command(profile: Profile, console: Console) -> None:
 def _check_plan(
     profile: Profile, host: Host, root: Path, *, model: Path | None, stays: list[Container], console: Console
 ) -> None:
-    from builder.deploy.plan import HostMemory, plan
+    from builder.plan.plan import HostMemory, plan
 
     if profile.engine not in {"vllm", "sglang"} or not profile.gpus:
         return

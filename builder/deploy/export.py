@@ -19,7 +19,7 @@ from builder.registry.reference import parse_reference
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from builder.deploy.host import Host
+    from builder.host.host import Host
     from builder.models.profile import Profile
 
 Format = Literal["compose", "kubernetes", "systemd"]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.console import Console
-    from builder.deploy.host import Host
     from builder.engine.port import Engine, Image
+    from builder.host.host import Host
     from builder.models.profile import Profile
 
 
@@ -61,7 +61,7 @@ def launch(
     found = None if local else find_image()
 
     def read() -> Host:
-        from builder.deploy.host import read_engine_host, read_host
+        from builder.host.host import read_engine_host, read_host
 
         return read_host() if found is None else read_engine_host(engine, found[0].id)
 

@@ -14,8 +14,8 @@ from builder.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from builder.deploy.host import Gpu, Host
     from builder.engine.port import Image
+    from builder.host.host import Gpu, Host
     from builder.models.profile import Profile
 
 CACHE = "/var/cache/gfx1100"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from builder.deploy.host import read_engine_host, read_host
-from builder.deploy.lint.operators import operators_of
+from builder.host.host import read_engine_host, read_host
+from builder.lint.operators import operators_of
 
 pytestmark = pytest.mark.engine
 

@@ -10,13 +10,14 @@ from made_hosts import GIB, no_kfd, wrong_gids, xtx
 from builder.checkpoint import fix
 from builder.cli.state import find_root
 from builder.console import Console
-from builder.deploy import before, reader
+from builder.deploy import before
 from builder.deploy.before import check_checkpoint, wait_for_cards
 from builder.deploy.history import Entry, append
-from builder.deploy.host import read_host
 from builder.deploy.launch import launch
 from builder.engine.port import Output
 from builder.errors import HostError, UsageError
+from builder.host import reader
+from builder.host.host import read_host
 from builder.models.profile import load_profile
 
 ROOT = find_root(None)
@@ -45,7 +46,7 @@ def host(tmp_path, monkeypatch):
     def make(how=xtx, **more):
         folder = how(tmp_path / "host", **more)
         read = read_host(folder)
-        monkeypatch.setattr("builder.deploy.host.read_host", lambda: read)
+        monkeypatch.setattr("builder.host.host.read_host", lambda: read)
         return read
 
     return make

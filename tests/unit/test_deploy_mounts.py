@@ -8,10 +8,10 @@ from fake_engine import image
 from made_hosts import igpu_in_front, xtx
 
 from builder.cli.state import find_root
-from builder.deploy.host import read_host
 from builder.deploy.mounts import check_readable, model_mounts
 from builder.deploy.spec import Placement, container_spec, owner, place
 from builder.errors import UsageError
+from builder.host.host import read_host
 from builder.models.profile import load_profile
 
 ROOT = find_root(None)

@@ -10,12 +10,12 @@ import made_hosts
 import pytest
 from fake_engine import FakeEngine
 
-from builder.deploy import reader
-from builder.deploy.doctor import diagnose
-from builder.deploy.fitness import Around, profile_checks
-from builder.deploy.host import host_of, read_engine_host, read_host
 from builder.engine.port import Output
 from builder.errors import HostError, UsageError
+from builder.host import reader
+from builder.host.doctor import diagnose
+from builder.host.fitness import Around, profile_checks
+from builder.host.host import host_of, read_engine_host, read_host
 from builder.models.profile import load_profile
 
 ROOT = Path(__file__).parents[2]

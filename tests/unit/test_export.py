@@ -14,8 +14,8 @@ from made_hosts import xtx
 
 from builder.cli.state import find_root
 from builder.deploy.export import _env, _exec, export
-from builder.deploy.host import read_host
 from builder.errors import UsageError
+from builder.host.host import read_host
 from builder.models.profile import load_profile, profile_names
 
 ROOT = find_root(None)

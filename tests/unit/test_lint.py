@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine, image
 
-from builder.deploy.containers import of_compose, of_docker_run
 from builder.deploy.export import export
-from builder.deploy.lint import RULES, fixed, lint
-from builder.deploy.lint.operators import operators_of
-from builder.deploy.lint.page import rules_page
-from builder.deploy.words import of_profile, of_words, version_numbers
 from builder.engine.port import Output
 from builder.errors import HostError, UsageError
+from builder.lint.compose import of_compose, of_docker_run
+from builder.lint.operators import operators_of
+from builder.lint.page import rules_page
+from builder.lint.run import RULES, fixed, lint
+from builder.lint.words import of_profile, of_words, version_numbers
 from builder.models.profile import load_profile, profile_names
 
 ROOT = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ from checkpoint_twin import twin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.deploy.plan import HostMemory, plan
-from builder.deploy.pool import head_bytes, vllm_blocks
-from builder.deploy.shape import known_shape, read_shape, shape_of
 from builder.errors import UsageError
 from builder.models.profile import load_profile, with_flags
+from builder.plan.plan import HostMemory, plan
+from builder.plan.pool import head_bytes, vllm_blocks
+from builder.plan.shape import known_shape, read_shape, shape_of
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "tests" / "fixtures" / "models" / "qwen3.8-27b" / "config.json"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.deploy.lint.rule import Found, drop_flag, rule, set_flag
+from builder.lint.rule import Found, drop_flag, rule, set_flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
 
 HIGH = 0.95  # the share of field reports S1 and S2
 NATIVE = 262_144

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.deploy import reader
-from builder.deploy.plan import HostMemory
 from builder.errors import HostError, UsageError
+from builder.host import reader
+from builder.plan.plan import HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Host:
     Attributes:
         where: How messages call it.
         gpus: Its GPUs in KFD's order.
-        facts: Everything else, as :func:`builder.deploy.reader.read` names it.
+        facts: Everything else, as :func:`builder.host.reader.read` names it.
         local: It is this machine (or a copy of it), so its user and limits are those of a deployment.
         rootless: The engine runs as the user, and passes on only groups that the user has.
     """

@@ -7,8 +7,8 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.deploy.command import Box, Command, EngineName, Option
 from builder.errors import UsageError
+from builder.lint.command import Box, Command, EngineName, Option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.deploy.command import Command, EngineName
+    from builder.lint.command import Command, EngineName
 
 Severity = Literal["error", "warning", "info"]
 

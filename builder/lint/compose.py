@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.deploy.command import Box, Command, Option
-from builder.deploy.interpolation import interpolated
-from builder.deploy.words import of_words, split
 from builder.errors import UsageError
 from builder.files import read_text
+from builder.lint.command import Box, Command, Option
+from builder.lint.interpolation import interpolated
+from builder.lint.words import of_words, split
 from builder.models.base import parse_yaml
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from builder.deploy.lint.rule import Found, drop_flag, rule, set_flag, set_variable
+from builder.lint.rule import Found, drop_flag, rule, set_flag, set_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
 
 TRANSFER, MATCH, RETENTION = "--kv-transfer-config", "--prefix-match-unit", "--prefix-cache-retention-interval"
 CACHING, SHARED = "--enable-prefix-caching", "--enable-mamba-shared-prefix-checkpoint"

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.console import table
-from builder.deploy.cards import CARD_BYTES, Term, on_sglang, on_vllm, whole
-from builder.deploy.shape import Shape, gib, known_shape, read_shape
-from builder.deploy.words import of_profile
 from builder.errors import UsageError
+from builder.lint.words import of_profile
 from builder.models.stack import load_stack
+from builder.plan.cards import CARD_BYTES, Term, on_sglang, on_vllm, whole
+from builder.plan.shape import Shape, gib, known_shape, read_shape
 from builder.stage.inputs import series_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
     from builder.models.profile import Profile
 
 GIB = 1 << 30

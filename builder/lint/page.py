@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.deploy.lint import RANK, RULES
+from builder.lint.run import RANK, RULES
 
 HEAD = """# Lint rules
 

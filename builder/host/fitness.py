@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from builder.deploy.nodes import HostCheck
-from builder.deploy.plan import plan
-from builder.deploy.shape import gib
 from builder.errors import UsageError
+from builder.host.nodes import HostCheck
+from builder.plan.plan import plan
+from builder.plan.shape import gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from builder.deploy.host import Host
+    from builder.host.host import Host
     from builder.models.profile import Profile
 
 GIB = 1 << 30

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.deploy.lint.rule import Found, rule, set_variable
+from builder.lint.rule import Found, rule, set_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
 
 TIMEOUTS = (
     "VLLM_ENGINE_READY_TIMEOUT_S",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from builder.deploy.lint.rule import Found, drop_flag, rule, set_flag
+from builder.lint.rule import Found, drop_flag, rule, set_flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
 
 CAPTURE = "--max-cudagraph-capture-size"
 SPEC = "--speculative-config"

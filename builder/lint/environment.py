@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from builder.deploy.lint.rule import Found, rule, set_flag, set_variable
+from builder.lint.rule import Found, rule, set_flag, set_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
 
 EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - what the rule looks for
 VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")

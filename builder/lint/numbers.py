@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.deploy.command import number, share
-from builder.deploy.lint.rule import Found, rule
+from builder.lint.command import number, share
+from builder.lint.rule import Found, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
 
 COUNTS = (
     *("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--tp-size", "--dp-size"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.deploy.command import Option, size
-from builder.deploy.lint.rule import Found, rule
+from builder.lint.command import Option, size
+from builder.lint.rule import Found, rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.deploy.command import Box, Command
+    from builder.lint.command import Box, Command
 
 GIB = 1 << 30
 RUN = "docker run --device /dev/kfd --device /dev/dri/renderD128 --group-add 992"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from builder.deploy.command import number
-from builder.deploy.command import share as share_of
-from builder.deploy.pool import OCTAVE, OCTAVE_DIM, Blocks, Cells, head_bytes, sglang_cells, vllm_blocks
-from builder.deploy.shape import BYTES, Shape, gib
 from builder.errors import UsageError
+from builder.lint.command import number
+from builder.lint.command import share as share_of
+from builder.plan.pool import OCTAVE, OCTAVE_DIM, Blocks, Cells, head_bytes, sglang_cells, vllm_blocks
+from builder.plan.shape import BYTES, Shape, gib
 
 if TYPE_CHECKING:
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
 
 GIB = 1 << 30
 # mem_info_vram_total of a Radeon RX 7900 XTX

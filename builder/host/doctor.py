@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.console import table
-from builder.deploy.nodes import HostCheck, node_checks
-from builder.deploy.shape import gib
+from builder.host.nodes import HostCheck, node_checks
+from builder.plan.shape import gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from builder.deploy.host import Gpu, Host
+    from builder.host.host import Gpu, Host
 
 GIB = 1 << 30
 KERNEL = (5, 15)  # the oldest that ROCm 7's own list of supported systems has
@@ -80,7 +80,7 @@ def diagnose(
         host: What was read of it.
         engine: The engine's own name and what named it, or None when none answers.
         disk_free: Free bytes where it keeps its images, or None when they are not known.
-        more: Checks of a profile (:func:`builder.deploy.fitness.profile_checks`).
+        more: Checks of a profile (:func:`builder.host.fitness.profile_checks`).
     """
     checks = [
         *_driver(host),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.deploy.lint import (  # noqa: F401 - they register
+from builder.lint import (  # noqa: F401 - they register
     container,
     environment,
     kv,
@@ -14,11 +14,11 @@ from builder.deploy.lint import (  # noqa: F401 - they register
     speculation,
     timeouts,
 )
-from builder.deploy.lint.rule import REGISTRY, Finding
+from builder.lint.rule import REGISTRY, Finding
 
 if TYPE_CHECKING:
-    from builder.deploy.command import Command
-    from builder.deploy.lint.rule import Rule
+    from builder.lint.command import Command
+    from builder.lint.rule import Rule
 
 RULES: tuple[Rule, ...] = tuple(REGISTRY)
 RANK = {"error": 0, "warning": 1, "info": 2}

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.deploy.shape import rounded_up
 from builder.errors import UsageError
+from builder.plan.shape import rounded_up
 
 if TYPE_CHECKING:
-    from builder.deploy.shape import Recurrent, Shape
+    from builder.plan.shape import Recurrent, Shape
 
 # bytes of one token and KV head with head_dim 256 (docs/design/rocm_octave.md of the fork)
 OCTAVE = {"octave_k3v4": 248, "octave_k3v3": 216, "octave_k3v3_compact": 196}

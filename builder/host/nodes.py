@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.deploy.host import Host
+    from builder.host.host import Host
 
 Status = Literal["ok", "warning", "failed", "skipped"]
 GROUP_READ_WRITE = 0o060

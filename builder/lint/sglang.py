@@ -6,12 +6,12 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from builder.deploy.lint.rule import Found, rule, set_flag, set_variable
+from builder.lint.rule import Found, rule, set_flag, set_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.deploy.command import Command
+    from builder.lint.command import Command
 
 FORK = "https://github.com/StevenChenSE/sglang/tree/gfx1100-support"
 LAUNCH = "python -m sglang.launch_server --model-path m"

@@ -1,0 +1,1 @@
+"""The GPU host: what it has, and whether that is fit."""

@@ -1,0 +1,1 @@
+"""Serve commands, whatever they are read from, and the rules over them."""

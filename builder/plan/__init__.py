@@ -1,0 +1,1 @@
+"""What a model needs on its cards and in its host, before anything is started."""
