@@ -28,6 +28,7 @@ ENGINE_PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "iptables")
 SERVICES = ("docker.service", "docker.socket")
 SYSTEMD = Path("/run/systemd/system")
 SERVICE_SECONDS = 120
+PING_SECONDS = 5.0
 # of the range that IANA leaves to private use; stable, so that a second run pushes to the same name
 REGISTRY_PORT = 53017
 REGISTRY_CONFIG = """\
@@ -117,6 +118,18 @@ def _listens(where: address.Address) -> bool:
     return True
 
 
+def _pings(where: address.Address) -> bool:
+    """Whether an engine answers; its socket takes connections before that."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(PING_SECONDS)
+        try:
+            asked.connect(where.url.removeprefix("unix://"))
+            asked.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
+            return asked.recv(64).split()[1:2] == [b"200"]
+        except OSError:
+            return False
+
+
 def _may_start(where: address.Address) -> bool:
     """Whether nobody chose an engine, and the default socket is not merely closed to this user."""
     path = Path(where.url.removeprefix("unix://"))
@@ -167,7 +180,7 @@ def _own_daemon(own: address.Address, state: Path, console: Console, *, keep: bo
         console.step("starting dockerd, as there is no service manager")
         run([*root, "mkdir", "-p", str(run_folder)], timeout=60, failure=HostError)
         try:
-            daemon.start(lambda: _listens(own))
+            daemon.start(lambda: _pings(own))
         except HostError as trouble:
             raise HostError(trouble.message, hint=_remedy(trouble.message)) from trouble
 

@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from builder.engine import address, local
 from builder.engine.daemon import Daemon
 from builder.errors import HostError
 
@@ -104,3 +106,26 @@ def test_a_stale_pid_file_harms_no_other_process(tmp_path):
         Daemon([PYTHON], pidfile=tmp_path / "pid", log=tmp_path / "log").stop()
         assert alive(other.pid)
         other.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("said", "works"),
+    [(b"HTTP/1.0 200 OK\r\n\r\nOK", True), (b"HTTP/1.0 503 Service Unavailable\r\n\r\n", False), (b"", False)],
+)
+def test_an_engine_answers_when_it_says_so_and_not_when_its_socket_only_takes_connections(tmp_path, said, works):
+    path = str(tmp_path / "docker.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+
+        def answer():
+            taken, _ = listening.accept()
+            with taken:
+                taken.recv(1024)
+                taken.sendall(said)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert local._pings(address.Address(url=f"unix://{path}", origin="a test")) is works
+        answering.join()
+    assert local._pings(address.Address(url=f"unix://{path}", origin="a test")) is False
