@@ -96,7 +96,7 @@ def build_image(
     ways = {"http_proxy": NOWHERE, "https_proxy": NOWHERE} if offline else proxies()
     both = {key: value for name, value in ways.items() for key in (name, name.upper())}
     with tempfile.TemporaryDirectory(prefix="gfx1100-build-") as scratch:
-        iidfile, jobs_file = Path(scratch) / "iid", Path(scratch) / "jobs"
+        made, jobs_file = Path(scratch) / "made", Path(scratch) / "jobs"
         jobs_file.write_text(f"{jobs}\n")
         own = _secrets(settings)
         if offline:
@@ -109,7 +109,7 @@ def build_image(
             labels=labels or {},
             secrets={**own, "jobs": jobs_file},
             build_args=[*both, *(["BUILDKIT_INLINE_CACHE=1"] if keeps_cache else [])],
-            iidfile=iidfile,
+            made=made,
             no_cache=no_cache,
             target=target,
             network=network,
@@ -127,10 +127,14 @@ def build_image(
                 f"the network failed in {_name(output.failed)}; again in {wait:.0f} s, finished layers are kept"
             )
             time.sleep(wait)
-        image_id = iidfile.read_text().strip()
+        image = next(filter(None, map(engine.image, builder.image_ids(made))), None)
+    if image is None:
+        raise BuildError(
+            f"the engine has no such image after the build; log: {log}", hint="is something else pruning images?"
+        )
     instructions = [step for step in output.steps.values() if step.is_instruction]
     return BuiltImage(
-        image_id=image_id,
+        image_id=image.id,
         seconds=round(time.monotonic() - began, 1),
         steps=len(instructions),
         cached_steps=sum(step.state == "cached" for step in instructions),

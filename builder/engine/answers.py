@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 PROGRESS_SECONDS = 10.0
+# "Digest: sha256:…" ends a pull; "TAG: digest: sha256:… size: N" a push, and containerd's store says it nowhere else
+_DIGEST = re.compile(r"(?:\S+: )?digest: (sha256:[0-9a-f]{64})(?: size: \d+)?\s*$", re.IGNORECASE)
 GONE = "it was never pushed there, or was deleted: publish again, or pin another"
 HINTS = (
     (
@@ -151,10 +153,9 @@ def follow_transfer(events: Iterable[dict[str, Any]], what: str, on_progress: Ca
     for event in events:
         # read on to the end, where the connection is given back
         error = error or (event.get("errorDetail") or {}).get("message") or event.get("error")
-        digest = (event.get("aux") or {}).get("Digest", digest)
         status, layer = str(event.get("status", "")), event.get("id")
-        if layer is None and status.lower().startswith("digest: sha256:"):
-            digest = status.split(": ", 1)[1].strip()
+        named = _DIGEST.match(status) if layer is None else None
+        digest = named[1] if named else (event.get("aux") or {}).get("Digest", digest)
         detail = event.get("progressDetail") or {}
         if layer and status in {"Pushing", "Downloading"} and detail.get("current"):
             layers[layer] = (detail["current"], detail.get("total") or layers.get(layer, (0, 0))[1])

@@ -5,6 +5,7 @@ docker-py only knows the classic builder, which has no ``--mount``; so builds go
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ class Builder:
         labels: Mapping[str, str],
         secrets: Mapping[str, Path],
         build_args: Sequence[str],
-        iidfile: Path,
+        made: Path,
         no_cache: bool = False,
         target: str | None = None,
         network: str | None = None,
@@ -69,7 +70,7 @@ class Builder:
             secrets: Files by the id under which a ``RUN --mount=type=secret`` finds them; they leave no trace.
             build_args: Names of build arguments, whose values stand in the environment, so that a proxy's password
                 is not seen in the list of processes; ``NAME=value`` where it may be seen.
-            iidfile: Where the image's id is written.
+            made: Where the builder writes which image it made, for :meth:`image_ids`.
             no_cache: Run every step anew.
             target: The stage to stop at.
             network: ``host`` or ``none`` for the RUN steps, or None for the engine's own choice.
@@ -84,7 +85,7 @@ class Builder:
         }[self.kind]
         pairs = [
             ("--file", [str(dockerfile)]),
-            ("--iidfile", [str(iidfile)]),
+            ("--metadata-file" if self.kind == "buildx" else "--iidfile", [str(made)]),
             ("--tag", tags),
             ("--label", [f"{key}={value}" for key, value in sorted(labels.items())]),
             ("--secret", [f"id={key},src={path}" for key, path in sorted(secrets.items())]),
@@ -95,6 +96,17 @@ class Builder:
         ]
         flags = [word for flag, values in pairs for value in values for word in (flag, value)]
         return [self.program, *head, *flags, *(["--no-cache"] if no_cache else []), str(context)]
+
+    def image_ids(self, made: Path) -> list[str]:
+        """Return the digests that the engine may know the built image by: of its config, and of its manifest.
+
+        Which one depends on the engine's image store: Docker's own, or containerd's, the default from Docker 29 on.
+        """
+        told = made.read_text().strip()
+        if self.kind != "buildx":
+            return [told]
+        keys = ("containerimage.config.digest", "containerimage.digest")
+        return [digest for key in keys if (digest := json.loads(told).get(key))]
 
 
 def find_builder(environ: Mapping[str, str] | None = None) -> Builder:

@@ -93,7 +93,7 @@ def test_a_finished_stage_is_taken_from_the_registry(tmp_path):
         labels={},
         secrets={},
         build_args=[],
-        iidfile=tmp_path / "iid",
+        made=tmp_path / "made",
         cache_from=["127.0.0.1:5000/cache:smoke"],
     )
     assert words[words.index("--cache-from") + 1] == "127.0.0.1:5000/cache:smoke"

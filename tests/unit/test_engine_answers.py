@@ -15,8 +15,14 @@ def test_a_push_gives_the_digest_of_its_aux_message():
     assert told == ["push x: l1 pushed"]
 
 
-def test_a_push_without_aux_has_no_digest():
-    assert answers.follow_transfer([{"status": "The push refers to repository [x]"}], "push x", print) is None
+@pytest.mark.parametrize("status", [f"none-1: digest: {DIGEST} size: 1291", f"Digest: {DIGEST}"])
+def test_a_digest_is_also_taken_from_the_last_line(status):
+    assert answers.follow_transfer([{"status": "x"}, {"status": status}], "push x", print) == DIGEST
+
+
+@pytest.mark.parametrize("status", ["The push refers to repository [x]", f"x digest: {DIGEST[:-1]} size: 5"])
+def test_a_push_that_names_no_digest_has_none(status):
+    assert answers.follow_transfer([{"status": status}], "push x", print) is None
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_no_program_at_all_names_the_package(tmp_path):
 
 def argv(kind, **more):
     builder = Builder(kind=kind, program="/x/docker", version="1")
-    plain = {"tags": (), "labels": {}, "secrets": {}, "build_args": (), "iidfile": Path("/i")}
+    plain = {"tags": (), "labels": {}, "secrets": {}, "build_args": (), "made": Path("/i")}
     return builder.argv(Path("/c"), dockerfile=Path("/c/Dockerfile"), **{**plain, **more})
 
 
@@ -98,6 +98,14 @@ def test_a_build_says_everything_it_was_asked_for():
         "/x/docker build --progress plain --file /c/Dockerfile --iidfile /i --tag a:1 --tag b:2 --label k=v w "
         "--secret id=ca,src=/ca.pem --build-arg http_proxy --target native --network none --no-cache /c"
     )
+
+
+def test_the_built_image_is_known_by_its_config_or_by_its_manifest(tmp_path):
+    made = tmp_path / "made"
+    made.write_text("sha256:1\n")
+    assert Builder(kind="docker", program="docker", version="20").image_ids(made) == ["sha256:1"]
+    made.write_text('{"containerimage.config.digest": "sha256:1", "containerimage.digest": "sha256:2", "more": {}}')
+    assert Builder(kind="buildx", program="docker", version="0.30").image_ids(made) == ["sha256:1", "sha256:2"]
 
 
 def test_buildx_loads_into_the_engine_itself_whatever_builder_is_active():
