@@ -44,7 +44,7 @@ _EVERYWHERE: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 )
 # Signs that decide only among the last lines; the first that matches counts.
 _LAST: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    ("guard", re.compile(r"^gfx1100-guard: ")),
+    ("guard", re.compile(r"^gfx1100-(guard|parts): ")),
     ("patch", re.compile(r"^error: patch failed|patch does not apply|Hunk #\d+ FAILED")),
     ("base", _BASE_GONE),
     ("network", _NETWORK),
@@ -61,8 +61,8 @@ _NEXT: dict[Kind, str] = {
     "`gfx1100 lock STACK --update` shows what its tag points at now",
     "compile": "the compiler refused the source: the log has its first error; a patch or a toolchain that does not fit "
     "the commit is the usual cause",
-    "guard": "a guard of the Dockerfile stopped the build: its line says which package is wrong; "
-    "mend the stack's wheels or constraints",
+    "guard": "a guard of the Dockerfile stopped the build: its line says what is wrong; "
+    "mend the stack's wheels, constraints or budget",
     "patch": "a patch does not apply: `gfx1100 patches check STACK` says which one and where",
     "unknown": "read the last lines above, then the whole log",
 }

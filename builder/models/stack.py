@@ -248,6 +248,11 @@ class Budget(Data):
     image_bytes: int
     layer_bytes: int
 
+    @property
+    def layers(self) -> int:
+        """The number of layers that what is installed before the engine is divided into."""
+        return -(-self.image_bytes // self.layer_bytes)
+
 
 class Stack(Data):
     """What to build.
@@ -276,7 +281,7 @@ class Stack(Data):
         kernels: The kernels that ``gfx1100 kernels`` compiles.
         parameters: Whole numbers that patches may use.
         expect: What the image must hold.
-        budget: How large the image may be; None for any size.
+        budget: How large the image may be; None for any size, which a stack with wheels cannot be.
     """
 
     file_keys: ClassVar[tuple[str, ...]] = ("extends", "rehearsal")
@@ -305,6 +310,13 @@ class Stack(Data):
     parameters: dict[str, int] = Field(default_factory=dict)
     expect: Expect
     budget: Budget | None = None
+
+    @model_validator(mode="after")
+    def _wheels_have_a_budget(self) -> Stack:
+        """The layers of the wheels are cut to it."""
+        if self.wheels and self.budget is None:
+            raise ValueError("a stack with wheels needs a budget, to which their layers are cut")
+        return self
 
 
 REHEARSAL = "-rehearsal"

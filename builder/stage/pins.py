@@ -49,7 +49,8 @@ def write_pins(folder: Path, root: Path, stack: Stack, lock: Lock, *, read: Call
     _write(run / "constraints.txt", [*held, *(f"{wheel.name}=={wheel.version}" for wheel in lock.requirements)])
     _write(run / "run.txt", [*_extra_indexes(stack), *pinned, *run_requirements(stack, read)])
     write_stand_ins(torch, stack)
-    for target, name in ((torch, "guard.py"), (torch, "prune.py"), (build, "native.py"), (run, "entry.py")):
+    programs = {"guard.py": torch, "prune.py": torch, "parts.py": torch, "native.py": build, "entry.py": run}
+    for name, target in programs.items():
         shutil.copyfile(root / "templates" / name, target / name)
     (run / "entry.py").rename(run / "gfx1100-entry")
     (run / "gfx1100-entry").chmod(0o755)

@@ -16,7 +16,7 @@ from builder.console import Console
 from builder.engine.base import base_reference, bootstrap_base
 from builder.errors import HostError
 from builder.models.lock import load_lock
-from builder.models.stack import load_stack, stack_names
+from builder.models.stack import Budget, load_stack, stack_names
 from builder.objects import read_library
 from builder.resolve.lock import filled, resolve
 from builder.stage.context import Origin, make_context
@@ -122,8 +122,69 @@ def test_a_python_only_change_compiles_nothing_and_moves_the_top_layers_alone(
     one, two = layers(engine, vllm.image_id), layers(engine, record.image_id)
     moved = [layer for layer in two if layer not in one]
     assert len(moved) <= 3
-    # the base, its packages, the venv, torch, the requirements, the entry point
-    assert one[:6] == two[:6]
+    # the base, its packages, the user, the five parts of torch, the requirements, the entry point
+    assert one[:10] == two[:10]
+
+
+def test_torch_is_divided_into_layers_within_the_budget_that_another_install_makes_again_byte_for_byte(
+    engine, settings, vllm, tmp_path
+):
+    limit = 450_000_000
+    budget = Budget(image_bytes=5 * limit, layer_bytes=limit)
+    stack = load_stack(ROOT, "vllm-rehearsal").model_copy(update={"budget": budget})
+    lock = resolve(ROOT, stack, settings=settings)
+    context = make_context(ROOT, stack, lock, tmp_path / "context", origin=Origin(), settings=settings)
+    done = build_image(
+        engine,
+        context.folder,
+        tags=(),
+        settings=settings,
+        jobs=1,
+        log=tmp_path / "log",
+        console=Console(),
+        target="torch",
+    )
+    image = engine.image(done.image_id)
+    parts = [size for size, text in zip(image.layers, image.history, strict=True) if "/parts/" in text]
+    assert len(parts) == 5
+    assert max(parts) <= limit
+    assert len([size for size in parts if size]) == 3
+    # torch's own requirements come later, but its libraries find each other across the layers
+    load = "import ctypes, glob; print(ctypes.CDLL(glob.glob('/opt/venv/lib/*/*/torch/lib/libtorch_python.so')[0]))"
+    loaded = engine.run_once(image.id, ["python3", "-c", load], files={}, timeout=60)
+    assert "libtorch_python.so" in loaded.stdout, loaded.stderr
+    # the small files are the same ones in both images, and pip wrote them twice
+    assert layers(engine, image.id)[7] == layers(engine, vllm.image_id)[7]
+
+
+ROCM = """FROM gfx1100/vllm-rehearsal:TAG
+USER root
+RUN mkdir -p /opt/rocm-7.2.3/lib/rocblas/library && ln -s rocm-7.2.3 /opt/rocm && cd /opt/rocm/lib && touch libck.a \\
+    && cp /lib/x86_64-linux-gnu/libcrypt.so.1 libour.so.1 && ln -s libour.so.1 libour.so \\
+    && touch rocblas/library/one_gfx90a.dat rocblas/library/one_gfx1100.dat
+"""
+
+
+def test_rocms_libraries_come_from_the_base_of_the_build_in_layers_and_without_what_the_image_has_no_use_for(
+    engine, settings, vllm, tmp_path, names
+):
+    options = {"settings": settings, "jobs": 1, "log": tmp_path / "log", "console": Console()}
+    (tmp_path / "rocm").mkdir()
+    (tmp_path / "rocm/Dockerfile").write_text(ROCM.replace("TAG", vllm.commit[:12]))
+    build_image(engine, tmp_path / "rocm", tags=(f"{names[0]}:test",), **options)
+    stack = load_stack(ROOT, "vllm-rehearsal").model_copy(update={"template": "wheel"})
+    lock = resolve(ROOT, stack, settings=settings)
+    context = make_context(ROOT, stack, lock, tmp_path / "context", origin=Origin(), settings=settings)
+    dockerfile = context.folder / "Dockerfile"
+    text, replaced = re.subn(r"FROM \S+ AS rocm-parts", f"FROM {names[0]}:test AS rocm-parts", dockerfile.read_text())
+    assert replaced == 1
+    dockerfile.write_text(text)
+    done = build_image(engine, context.folder, tags=(), target="torch", **options)
+    found = engine.run_once(
+        done.image_id, ["sh", "-c", "cd /opt/rocm-7.2.3 && find . ! -type d | sort"], files={}, timeout=60
+    )
+    expected = ["./lib/libour.so", "./lib/libour.so.1", "./lib/rocblas/library/one_gfx1100.dat"]
+    assert found.stdout.split() == expected, found.stderr
 
 
 def test_a_change_of_a_native_file_compiles(rehearse, vllm, tmp_path):

@@ -1,7 +1,7 @@
 # Rendered from templates/Dockerfile.sglang.j2 by `gfx1100 render sglang`; edit the template.
 # SGLang, StevenChenSE fork, gfx1100
 
-FROM rocm/dev-ubuntu-24.04:7.2.4@sha256:bdc8e61026cbb844ede93d44d2c50055f51ebb2041906b60182bf3bee3139054 AS torch
+FROM rocm/dev-ubuntu-24.04:7.2.4@sha256:bdc8e61026cbb844ede93d44d2c50055f51ebb2041906b60182bf3bee3139054 AS packages
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN --mount=type=secret,id=apt,target=/etc/apt/apt.conf.d/90gfx1100 \
     apt-get update \
@@ -15,21 +15,30 @@ RUN --mount=type=secret,id=apt,target=/etc/apt/apt.conf.d/90gfx1100 \
         python3-dev \
         python3-venv \
     && rm -rf /var/lib/apt/lists/*
-RUN python3 -m venv /opt/venv \
-    && useradd --create-home --uid 10001 engine
+RUN useradd --create-home --uid 10001 engine
 ENV PATH=/opt/venv/bin:$PATH
+
+FROM packages AS torch-parts
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     --mount=type=cache,id=pip-gfx1100-py3.12,target=/root/.cache/pip \
     --mount=type=bind,source=pins/torch,target=/pins/torch \
     --mount=type=bind,source=wheels/pinned,target=/wheelhouse \
-    pip install --require-hashes --no-deps --find-links /wheelhouse -r /pins/torch/wheels.txt \
+    python3 -m venv /opt/venv \
+    && pip install --require-hashes --no-deps --find-links /wheelhouse -r /pins/torch/wheels.txt \
     && pip install --no-index --no-deps /pins/torch/triton-3.7.1+gfx1100-py3-none-any.whl \
     && python3 /pins/torch/prune.py gfx1100 /opt/venv --strip \
     && echo /opt/rocm/share/amd_smi > "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/amdsmi.pth" \
-    && python3 -c "import amdsmi" \
-    && python3 /pins/torch/guard.py /pins/torch/constraints.txt rocm
+    && python3 /pins/torch/guard.py /pins/torch/constraints.txt rocm \
+    && /usr/bin/python3 /pins/torch/parts.py 4000000000 5 /opt/venv
 
+FROM packages AS torch
+COPY --from=torch-parts /parts/0/ /
+COPY --from=torch-parts /parts/1/ /
+COPY --from=torch-parts /parts/2/ /
+COPY --from=torch-parts /parts/3/ /
+COPY --from=torch-parts /parts/4/ /
+RUN python3 -c "import amdsmi"
 
 FROM rocm/dev-ubuntu-24.04:7.2.4-complete@sha256:92f309c51b52cef8762867848f1529dee821624f23cd5df38455e819538f762f AS toolchain
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]

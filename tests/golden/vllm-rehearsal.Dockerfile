@@ -1,7 +1,7 @@
 # Rendered from templates/Dockerfile.vllm.j2 by `gfx1100 render vllm-rehearsal`; edit the template.
 # vLLM, rehearsed without a GPU toolchain
 
-FROM gfx1100/base-bookworm:0226dc18b06a AS torch
+FROM gfx1100/base-bookworm:0226dc18b06a AS packages
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN --mount=type=secret,id=apt,target=/etc/apt/apt.conf.d/90gfx1100 \
     apt-get update \
@@ -11,18 +11,27 @@ RUN --mount=type=secret,id=apt,target=/etc/apt/apt.conf.d/90gfx1100 \
         python3-dev \
         python3-venv \
     && rm -rf /var/lib/apt/lists/*
-RUN python3 -m venv /opt/venv \
-    && useradd --create-home --uid 10001 engine
+RUN useradd --create-home --uid 10001 engine
 ENV PATH=/opt/venv/bin:$PATH
+
+FROM packages AS torch-parts
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     --mount=type=cache,id=pip-gfx1100-py3.11,target=/root/.cache/pip \
     --mount=type=bind,source=pins/torch,target=/pins/torch \
     --mount=type=bind,source=wheels/pinned,target=/wheelhouse \
-    pip install --require-hashes --no-deps --find-links /wheelhouse -r /pins/torch/wheels.txt \
+    python3 -m venv /opt/venv \
+    && pip install --require-hashes --no-deps --find-links /wheelhouse -r /pins/torch/wheels.txt \
     && python3 /pins/torch/prune.py gfx1100 /opt/venv --strip \
-    && python3 /pins/torch/guard.py /pins/torch/constraints.txt none
+    && python3 /pins/torch/guard.py /pins/torch/constraints.txt none \
+    && /usr/bin/python3 /pins/torch/parts.py 4000000000 5 /opt/venv
 
+FROM packages AS torch
+COPY --from=torch-parts /parts/0/ /
+COPY --from=torch-parts /parts/1/ /
+COPY --from=torch-parts /parts/2/ /
+COPY --from=torch-parts /parts/3/ /
+COPY --from=torch-parts /parts/4/ /
 
 FROM gfx1100/base-bookworm:0226dc18b06a AS toolchain
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]

@@ -91,6 +91,7 @@ def test_only_the_last_lines_of_a_step_are_kept():
         ("compile", ["ld.lld: error: undefined symbol: f"]),
         ("compile", ["FAILED: a.o", "ninja: build stopped: subcommand failed."]),
         ("guard", ["gfx1100-guard: torch is 2.13.0, not 2.13.0+rocm7.2"]),
+        ("guard", ["gfx1100-parts: lib.so has 5 bytes and a layer may have 4: raise budget.layer_bytes of the stack"]),
         ("patch", ["error: patch failed: a.py:3", "error: a.py: patch does not apply"]),
         ("unknown", ["something else"]),
         ("unknown", []),

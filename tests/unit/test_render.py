@@ -75,8 +75,11 @@ def test_every_install_takes_the_pins_and_is_followed_by_the_guard(name):
 
 
 def test_stacks_with_the_same_pins_share_everything_up_to_torch():
-    stages = {rendered(ROOT, name).split("FROM ")[1] for name in ("vllm", "vllm-int8", "sglang")}
+    stages = {
+        rendered(ROOT, name).split("\n\n", 1)[1].split(" AS toolchain")[0] for name in ("vllm", "vllm-int8", "sglang")
+    }
     assert len(stages) == 1
+    assert "COPY --from=torch-parts /parts/4/ /\n" in stages.pop()
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])

@@ -84,6 +84,17 @@ def test_the_lock_of_a_rehearsal_is_the_machines_own():
     assert lock_path(ROOT, "vllm-rehearsal") == ROOT / ".gfx1100" / "locks" / "vllm-rehearsal.lock.yaml"
 
 
+@pytest.mark.parametrize("name", [*stack_names(ROOT), "vllm-rehearsal", "sglang-rehearsal"])
+def test_no_stack_allows_a_layer_of_more_than_4_gb(name):
+    assert load_stack(ROOT, name).budget.layer_bytes <= 4_000_000_000
+
+
+def test_a_stack_with_wheels_and_no_budget_is_refused(checkout):
+    change(checkout, "shared/rocm72", "budget: {", "# budget: {")
+    with pytest.raises(UsageError, match="a stack with wheels needs a budget"):
+        load_stack(checkout, "vllm")
+
+
 def test_a_stack_without_a_rehearsal_says_so():
     with pytest.raises(UsageError, match="vllm-int8 has no rehearsal"):
         load_stack(ROOT, "vllm-int8-rehearsal")
