@@ -23,7 +23,7 @@ class Settings(Data):
 
     Attributes:
         state_dir: Deployments, watch state, history.
-        cache_dir: Mirrors, wheels, base images.
+        cache_dir: Mirrors, wheels, base images, layers of pulls that did not end.
         ca_bundle: A PEM file that builds and downloads trust, mounted for the build and never kept in an image.
         registry: The repository that ``publish`` goes to without ``--to``; ``{stack}`` in it is the stack's name.
         build_cache: An image of a registry, ``host/name:tag``, that builds take the layers of finished stages from, and

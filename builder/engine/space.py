@@ -30,6 +30,12 @@ def free_bytes(engine: Engine, *, ask: str | None) -> int | None:
     return int(numbers[0]) * int(numbers[1]) if len(numbers) == 2 and told.returncode == 0 else None  # noqa: PLR2004
 
 
+def keeps_data_beside(engine: Engine, folder: Path) -> bool:
+    """Return whether the engine keeps its data on the same disk of this host as a folder."""
+    data_root = engine.data_root()
+    return is_here(engine, data_root, engine.capacity()[1]) and data_root.stat().st_dev == folder.stat().st_dev
+
+
 def is_here(engine: Engine, data_root: Path, memory: int) -> bool:
     """Return whether the engine's host is this one: a socket of this machine alone may lead into a virtual machine.
 

@@ -12,7 +12,7 @@ from builder.errors import HostError, RegistryError, UsageError, VerifyError
 from builder.registry.attest import attached_record, list_referrers
 from builder.registry.client import Client
 from builder.registry.layout import REF_NAME, Layout, LayoutWriter
-from builder.registry.layout_server import serve_layout
+from builder.registry.loopback import reaches_loopback, serve
 from builder.registry.manifest import Descriptor
 from builder.registry.pull import Pulled, pull
 from builder.registry.reference import parse_reference
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # cosign keeps signatures of its older form under the tag sha256-<digits>.sig
 SIGNATURE = ".sig"
+# What a bundle's repository is called on loopback
+NAME = "gfx1100/bundle"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ def load_bundle(
         VerifyError: The bundle is damaged, or its record is not about its image.
         RegistryError: The engine could not take the image.
     """
-    if not engine.environment.get("DOCKER_HOST", "unix://").startswith("unix://"):
+    if not reaches_loopback(engine):
         raise HostError(
             f"{engine.name} is on another machine, and a bundle is served on loopback",
             hint=f"copy {path.name} there and run `gfx1100 load {path.name}` on it",
@@ -114,9 +116,14 @@ def load_bundle(
     images = [one for one in layout.index.manifests if _is_image(one)]
     if len(images) != 1:
         raise UsageError(f"{path} is no bundle: {len(images)} images are in it, and one is expected")
-    with serve_layout(layout) as repository:
+    with serve(layout, NAME) as repository:
         return pull(
-            engine, f"{repository}@{images[0].digest}", settings=settings, records=records, on_progress=on_progress
+            engine,
+            f"{repository}@{images[0].digest}",
+            resumable=False,
+            settings=settings,
+            records=records,
+            on_progress=on_progress,
         )
 
 
@@ -148,7 +155,7 @@ def _write(
             if found is None:
                 raise RegistryError(f"{place.at(child.digest)} is not in the registry", hint="publish it again")
             waiting.append((found, ""))
-        for blob in _blobs(manifest):
+        for blob in manifest.blobs:
             writer.add_stream(blob, lambda write, blob=blob: client.stream(place, blob, write))  # type: ignore[misc]
             on_progress(f"{blob.digest[:19]} {blob.size / 1e6:.1f} MB")
         writer.add_bytes(manifest.body)
@@ -163,13 +170,8 @@ def _write(
     writer.close(entries)
 
 
-def _blobs(manifest: Manifest) -> list[Descriptor]:
-    content = manifest.content
-    return [*([content.config] if content.config else []), *content.layers]
-
-
 def _require_room(path: Path, manifests: list[Manifest]) -> None:
-    needed = sum({blob.digest: blob.size for one in manifests for blob in _blobs(one)}.values())
+    needed = sum({blob.digest: blob.size for one in manifests for blob in one.blobs}.values())
     try:
         free = shutil.disk_usage(path.absolute().parent).free
     except OSError as trouble:

@@ -14,7 +14,7 @@ from builder.registry.streaming import stream_blob
 from builder.registry.transport import MANIFEST_LIMIT, Answer, Request, Transport, TryAgain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from builder.settings import Settings
@@ -176,13 +176,22 @@ class Client:
         self._check_digest(digest_of(body), digest, f"a blob of {repository.repository}")
         return body
 
-    def stream(self, repository: Reference, blob: Descriptor, write: Callable[[bytes], object]) -> None:
+    def stream(
+        self,
+        repository: Reference,
+        blob: Descriptor,
+        write: Callable[[bytes], object],
+        *,
+        here: Iterable[bytes] = (),
+    ) -> None:
         """Hand over a blob of any size piece by piece; a connection that breaks is taken up where it broke.
+
+        Its first pieces may be ``here`` already; they are not asked for.
 
         Raises:
             ToolError: It is not there, or its bytes do not have the size and the digest; what was written is of no use.
         """
-        found = stream_blob(self._transport, repository, blob, write)
+        found = stream_blob(self._transport, repository, blob, write, here=here)
         self._check_digest(found, blob.digest, f"a blob of {repository.repository}")
 
     def upload(self, repository: Reference, payload: bytes) -> str:

@@ -15,7 +15,15 @@ from pydantic import ValidationError
 
 from builder.errors import UsageError, VerifyError
 from builder.files import canonical_json
-from builder.registry.manifest import OCI_INDEX, Content, Descriptor, Manifest, digest_of, parse_manifest
+from builder.registry.manifest import (
+    KNOWN_TYPES,
+    OCI_INDEX,
+    Content,
+    Descriptor,
+    Manifest,
+    digest_of,
+    parse_manifest,
+)
 from builder.registry.transport import MANIFEST_LIMIT
 
 if TYPE_CHECKING:
@@ -115,6 +123,27 @@ class Layout:
             raise UsageError(f"{path} is an OCI layout of another version: {version!r}")
         self._check_digests()
         self._check_complete()
+
+    def find(self, wanted: str) -> Descriptor | None:
+        """Return the entry of the manifest that has a digest or a tag, or None."""
+        return next(
+            (
+                one
+                for one in self.index.manifests
+                if wanted in {one.digest, (one.annotations or {}).get(REF_NAME)} and one.media_type in KNOWN_TYPES
+            ),
+            None,
+        )
+
+    def referrers(self, subject: str) -> list[dict[str, object]]:
+        """Return the entries of what is attached to a digest, as a registry lists them."""
+        entries = []
+        for one in self.index.manifests:
+            content = self.manifest(one).content
+            if content.subject is not None and content.subject.digest == subject:
+                named = one.model_dump(by_alias=True, include={"media_type", "digest", "size"})
+                entries.append({**named, "artifactType": content.artifact_type or ""})
+        return entries
 
     def size(self, digest: str) -> int | None:
         """Return the size of a blob, or None when it is not here."""

@@ -75,6 +75,11 @@ class Manifest:
         """Whether it lists manifests instead of layers."""
         return self.media_type in INDEX_TYPES
 
+    @property
+    def blobs(self) -> list[Descriptor]:
+        """Its config and its layers."""
+        return [*([self.content.config] if self.content.config else []), *self.content.layers]
+
     def child(self, system: str, architecture: str) -> Descriptor | None:
         """Return an index's manifest for a platform, or None."""
         wanted = Platform(os=system, architecture=architecture)

@@ -10,7 +10,9 @@ from builder.errors import RegistryError, UsageError, VerifyError
 from builder.models.record import STACK_LABEL, write_record
 from builder.registry.attest import attached_record
 from builder.registry.client import Client
+from builder.registry.loopback import reaches_loopback
 from builder.registry.reference import parse_reference
+from builder.registry.relay import ANEW, Relay, parts_folder, pull_through, tidy
 from builder.registry.room import require_room
 from builder.registry.sign import require_signature
 
@@ -49,12 +51,14 @@ def pull(
     reference: str,
     *,
     stack: str | None = None,
+    resumable: bool = True,
     settings: Settings,
     records: Path,
     on_progress: Callable[[str], None],
 ) -> Pulled:
     """Pull an image by digest, check it against its record, and keep the record.
 
+    A pull that was killed is taken up where it was, as the bytes of layers are kept in the cache until all are there.
     Nothing is removed, so the image before it stays. The image gets its immutable tag on this engine as well, because
     an image without any tag is taken away by the engine's own pruning.
 
@@ -62,7 +66,8 @@ def pull(
         engine: Where the image shall be.
         reference: ``repository@digest``; or ``repository:tag``, which is looked up once.
         stack: What it must be; None for any.
-        settings: The CA bundle, and the key that ``require_signature`` names.
+        resumable: Keep the bytes of layers, where the engine can be reached that way and the disk has room.
+        settings: The cache, the CA bundle, and the key that ``require_signature`` names.
         records: The folder of this host's records.
         on_progress: Takes a line a step.
 
@@ -74,7 +79,7 @@ def pull(
             has another image after the pull.
     """
     asked = parse_reference(reference)
-    with Client(settings, on_wait=on_progress) as client:
+    with parts_folder(settings.cache, on_progress) as parts, Client(settings, on_wait=on_progress) as client:
         manifest = client.manifest(asked)
         if manifest is None:
             raise _unknown(asked)
@@ -91,13 +96,44 @@ def pull(
             raise VerifyError(f"{place} is {record.stack}, and {stack} was asked for", hint="check the repository")
         if signed := require_signature(place, settings):
             on_progress(signed)
-        layers = client.layers(place, manifest)
-        if _holds(engine, place) is None:
-            require_room(engine, client, place=place, record=record, layers=layers, on_progress=on_progress)
-    image, had = _bring(engine, place, on_progress)
+        content = client.image(place, manifest) or manifest
+        blobs = {blob.digest: blob for blob in content.blobs}
+        layers = {layer.digest: layer.size for layer in content.content.layers}
+        had = {""}
+        if _holds(engine, place):
+            on_progress(f"{engine.name} has {place} already")
+        else:
+            is_kept = resumable and reaches_loopback(engine)
+            if resumable and not is_kept:
+                on_progress(f"{engine.name} is on another machine: {ANEW}")
+            has_room = require_room(
+                engine,
+                client,
+                place=place,
+                record=record,
+                layers=layers,
+                parts=parts if is_kept else None,
+                on_progress=on_progress,
+            )
+            relay = Relay(
+                client=client,
+                place=place,
+                manifests={one.digest: one for one in (manifest, content)},
+                blobs=blobs,
+                parts=parts,
+                on_progress=on_progress,
+            )
+            had = _bring(engine, place, relay if has_room else None, on_progress)
+        tidy(engine, place, blobs, parts=parts, on_progress=on_progress)
+        image = _holds(engine, place)
+        if image is None:
+            raise VerifyError(
+                f"{engine.name} has no image with the digest {place} after its pull",
+                hint="do not run what it has instead; pull again",
+            )
     engine.tag(image.id, place.repository, record.published.tag)
     write_record(records, record)
-    missing = sum(size for layer, size in layers.items() if not any(layer[7:].startswith(part) for part in had))
+    missing = sum(size for layer, size in layers.items() if not layer.startswith(tuple(had)))
     return Pulled(digest=manifest.digest, pulled_bytes=missing, record=record, image=image)
 
 
@@ -118,26 +154,22 @@ def held_image(engine: Engine, record: Record) -> Image | None:
     )
 
 
-def _bring(engine: Engine, place: Reference, on_progress: Callable[[str], None]) -> tuple[Image, set[str]]:
-    """Return the engine's image of a digest, pulled if it has none, and how the digests of the layers it had begin."""
-    if _holds(engine, place):
-        on_progress(f"{engine.name} has {place} already")
-        had = {""}
-    else:
-        had = set()
+def _bring(engine: Engine, place: Reference, relay: Relay | None, on_progress: Callable[[str], None]) -> set[str]:
+    """Pull an image, through a relay if there is one, and return how the digests of the layers begin that it had."""
+    if relay is not None:
+        if pull_through(relay, engine, on_progress):
+            # only the manifest moves now, for the image's own name
+            engine.pull(place.repository, place.digest or "", on_progress=lambda _: None)
+            return relay.blobs.keys() - relay.asked
+        on_progress(f"{engine.name} does not come to 127.0.0.1: {ANEW}")
+    had: set[str] = set()
 
-        def follow(line: str) -> None:
-            had.update(_HAD.findall(line))
-            on_progress(line)
+    def follow(line: str) -> None:
+        had.update(f"sha256:{part}" for part in _HAD.findall(line))
+        on_progress(line)
 
-        engine.pull(place.repository, place.digest or "", on_progress=follow)
-    image = _holds(engine, place)
-    if image is None:
-        raise VerifyError(
-            f"{engine.name} has no image with the digest {place} after its pull",
-            hint="do not run what it has instead; pull again",
-        )
-    return image, had
+    engine.pull(place.repository, place.digest or "", on_progress=follow)
+    return had
 
 
 def _holds(engine: Engine, place: Reference) -> Image | None:

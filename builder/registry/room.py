@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
-from builder.engine.space import free_bytes
+from builder.engine.space import free_bytes, keeps_data_beside
 from builder.errors import HostError, ToolError, UsageError
 from builder.models.record import STACK_LABEL
 from builder.registry.reference import parse_reference
+from builder.registry.relay import ANEW, kept_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from builder.engine.port import Engine
     from builder.models.record import Record
@@ -32,8 +35,9 @@ def require_room(
     place: Reference,
     record: Record,
     layers: Mapping[str, int],
+    parts: Path | None,
     on_progress: Callable[[str], None],
-) -> None:
+) -> bool:
     """Refuse a pull that the engine's disk cannot take.
 
     Args:
@@ -42,7 +46,11 @@ def require_room(
         place: The image, by digest.
         record: Its record, which says what it takes unpacked.
         layers: Its layers, digest -> compressed bytes.
+        parts: Where this host keeps layers until all are there; None when it does not.
         on_progress: Takes the line that says how much there is.
+
+    Returns:
+        Whether the disk of ``parts`` has room for what is not there yet.
 
     Raises:
         HostError: There is not enough.
@@ -57,13 +65,23 @@ def require_room(
     told = f"{missing / MB:.0f} of {whole / MB:.0f} MB to pull, {needed / MB:.0f} MB on disk"
     if free is None:
         on_progress(f"{told}; nobody can tell how much is free on {engine.name}")
-        return
-    if free < needed + SPARE:
+    elif free < needed + SPARE:
         raise HostError(
             f"{place} does not fit: {told}, and {free / MB:.0f} MB are free where {engine.name} keeps its data",
             hint="`gfx1100 images --prune` takes old images away; `docker system df` shows what else is there",
         )
-    on_progress(f"{told}, {free / MB:.0f} MB free")
+    else:
+        on_progress(f"{told}, {free / MB:.0f} MB free")
+    if parts is None:
+        return False
+    kept = {layer: kept_bytes(parts, layer) for layer in layers if layer not in had}
+    if any(kept.values()):
+        on_progress(f"{sum(kept.values()) / MB:.0f} MB are here already, of a pull that did not end")
+    short = sum(layers[layer] - size for layer, size in kept.items()) + SPARE
+    short += (needed if keeps_data_beside(engine, parts) else 0) - shutil.disk_usage(parts).free
+    if short > 0:
+        on_progress(f"{short / MB:.0f} MB more would have to be free at {parts} to keep layers there: {ANEW}")
+    return short <= 0
 
 
 def _digests(entries: tuple[str, ...], place: Reference) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -108,6 +109,11 @@ class _Handler(BaseHTTPRequestHandler):
     proxy: FaultyProxy
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+
+    def setup(self):
+        # what is counted as sent shall be with the client, not wait here
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)
+        super().setup()
 
     def log_message(self, *_):
         pass

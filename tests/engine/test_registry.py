@@ -198,7 +198,7 @@ def test_an_image_that_was_pushed_by_hand_has_no_record_and_is_not_pulled(engine
         fetch(":latest")
 
 
-def test_a_registry_with_users_takes_the_docker_configurations(build, docker_config, tmp_path, settings):
+def test_a_registry_with_users_takes_the_docker_configurations(build, docker_config, tmp_path, settings, capfd):
     record = record_of(build(base=noise(1000)))
     (tmp_path / "private").mkdir()
     private = Registry(tmp_path / "private", users=True)
@@ -214,6 +214,14 @@ def test_a_registry_with_users_takes_the_docker_configurations(build, docker_con
         app = parse_reference(to)
         with Client(settings) as client:
             assert attached_record(client, app, client.manifest(app.tagged("latest"))) == done.record
+
+        forget(connect(), record.image_id)
+        records = tmp_path / "records"
+        pulled = pull(connect(), f"{to}:latest", settings=settings, records=records, on_progress=print)
+        assert pulled.image.id == record.image_id
+        said = "".join(capfd.readouterr())
+        assert "MB to pull" in said
+        assert not [secret for secret in (PASSWORD, basic()) if secret in said]
     finally:
         private.stop()
 

@@ -5,6 +5,7 @@ the published one; and the second try succeeds.
 """
 
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -290,6 +291,101 @@ class TestKills:
         assert kills >= self.MOMENTS // 2
 
 
+class TestResuming:
+    SIZE = 30_000_000
+    # manifests and the record, and pieces that were cut
+    TAIL = 1_000_000
+
+    @pytest.fixture
+    def record(self, site):
+        made = site.record(size=self.SIZE)
+        site.published = site.publish_succeeds(made)
+        forget(site.engine, made.image_id)
+        site.proxy.sent.clear()
+        return made
+
+    def start(self, site):
+        return subprocess.Popen([sys.executable, "-c", PULL, f"{site.to}:latest", str(site.folder)], cwd=ROOT)
+
+    def killed_at(self, site, size, by=signal.SIGKILL):
+        """Pull in a process of its own, and end it when so many bytes are kept."""
+        child, sent = self.start(site), []
+
+        def watch(piece):
+            if not sent and self.kept(site) >= size:
+                sent.append(child.send_signal(by))
+            return piece
+
+        site.proxy.fault("GET", "/blobs/", change=watch, times=99)
+        assert child.wait(60) == -by
+        site.proxy.faults.clear()
+
+    def kept(self, site):
+        return sum(part.stat().st_size for part in (site.folder / "pulls").glob("*.part"))
+
+    def is_done(self, site, record):
+        done = site.pull()
+        assert done.image.id == record.image_id
+        assert not [name for name in done.image.repo_digests if "gfx1100/pull" in name]
+        assert self.kept(site) == 0
+
+    def test_a_pull_that_is_killed_again_and_again_is_taken_up_each_time(self, site, record):
+        kill, interrupt = signal.SIGKILL, signal.SIGINT
+        moments = {1: kill, 9_000_000: interrupt, 20_000_000: kill, 28_000_000: kill}
+        for size, by in moments.items():
+            self.killed_at(site, size, by)
+            assert size <= self.kept(site) < self.SIZE
+        kept = self.kept(site)
+        # what was on its way when a process ended
+        assert site.proxy.layer_bytes() - kept < len(moments) * self.TAIL
+
+        site.proxy.sent.clear()
+        self.is_done(site, record)
+        assert site.proxy.layer_bytes() < self.SIZE - kept + self.TAIL
+
+    def test_a_pull_that_is_killed_before_the_image_has_its_name_fetches_no_layer_again(self, site, record):
+        child = self.start(site)
+        site.proxy.fault("*", f"/manifests/{site.published.digest}", then=child.kill)
+        assert child.wait(60) == -signal.SIGKILL
+        site.proxy.faults.clear()
+        site.proxy.sent.clear()
+
+        self.is_done(site, record)
+        assert site.proxy.layer_bytes() < 10_000
+
+    def test_a_part_with_flipped_bits_is_fetched_again(self, site, record):
+        self.killed_at(site, 5_000_000)
+        part = max((site.folder / "pulls").glob("*.part"), key=lambda path: path.stat().st_size)
+        part.write_bytes(flipped(part.read_bytes()))
+        site.proxy.sent.clear()
+
+        self.is_done(site, record)
+        assert len([line for line in site.waits if "has other bytes and is pulled anew" in line]) == 1
+        assert site.proxy.layer_bytes() < 2 * self.SIZE + self.TAIL
+
+    def test_two_pulls_at_once_fetch_the_image_once(self, site, record):
+        children = [self.start(site) for _ in range(2)]
+        assert [child.wait(60) for child in children] == [0, 0]
+
+        assert site.proxy.layer_bytes() < self.SIZE + self.TAIL
+        self.is_done(site, record)
+
+    def test_a_full_cache_is_said_and_the_pull_goes_on(self, site, record, tmp_path_factory, monkeypatch):
+        disk = tmp_path_factory.mktemp("cache")
+        run([*as_root(), "mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", str(disk)], timeout=30)
+        site.settings = site.settings.model_copy(update={"cache_dir": str(disk)})
+        try:
+            assert site.pull().image.id == record.image_id
+            assert [line for line in site.waits if "more would have to be free at" in line]
+
+            forget(site.engine, record.image_id)
+            monkeypatch.setattr("builder.registry.pull.require_room", lambda *_, **__: True)
+            assert site.pull().image.id == record.image_id
+            assert [line for line in site.waits if "No space left on device; the rest of a layer is not kept" in line]
+        finally:
+            run([*as_root(), "umount", str(disk)], timeout=30)
+
+
 class TestBundles:
     def test_a_cut_download_is_taken_up_and_the_bundle_gives_the_same_digest(self, site):
         record = site.publish(site.record(size=1_500_000)).record
@@ -337,7 +433,7 @@ def test_a_full_disk_on_the_pulling_side(site, tmp_path_factory):
         with pytest.raises(HostError, match="does not fit"):
             site.pull(small)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("builder.registry.pull.require_room", lambda *_, **__: None)
+            patch.setattr("builder.registry.pull.require_room", lambda *_, **__: True)
             with pytest.raises(RegistryError, match="no space left on device") as caught:
                 site.pull(small)
             assert "free space" in caught.value.hint

@@ -8,11 +8,13 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
 from builder.engine.port import Image, Output
 from builder.errors import RegistryError
@@ -327,16 +329,32 @@ class FakeEngine:
         on_progress(f"push {repository}:{tag}: pushed")
         return pushed
 
+    def untag(self, reference):
+        self.calls.append(f"untag {reference}")
+        self.digests.pop(reference, None)
+
     def pull(self, repository, wanted, *, on_progress):
         self.calls.append(f"pull {repository}@{wanted}")
-        name = repository.partition("/")[2]
-        content = json.loads(self.registry.manifests[name, wanted][1])
-        had = {layer for _, layers in self.contents.values() for layer in layers}
-        layers = tuple(self.registry.blobs[name, layer["digest"]] for layer in content["layers"])
-        for layer in layers:
-            state = "already exists" if layer in had else "pull complete"
-            on_progress(f"pull {repository}@{wanted}: {digest(layer)[7:19]} {state}")
-        image_id = content["config"]["digest"]
-        self.contents[image_id] = (self.registry.blobs[name, image_id], layers)
+        host, _, name = repository.partition("/")
+
+        def get(kind, what):
+            with urlopen(f"http://{host}/v2/{name}/{kind}/{what}") as answer:
+                return answer.read()
+
+        had = {digest(layer): layer for _, layers in self.contents.values() for layer in layers}
+        layers = []
+        try:
+            content = json.loads(get("manifests", wanted))
+            image_id = content["config"]["digest"]
+            config = self.contents[image_id][0] if image_id in self.contents else get("blobs", image_id)
+            for one in content["layers"]:
+                layers.append(had.get(one["digest"]) or get("blobs", one["digest"]))
+                if digest(layers[-1]) != one["digest"]:
+                    raise RegistryError(f"could not pull {repository}@{wanted}: {one['digest']} has other bytes")
+                state = "already exists" if one["digest"] in had else "pull complete"
+                on_progress(f"pull {repository}@{wanted}: {one['digest'][7:19]} {state}")
+        except (OSError, HTTPException) as trouble:
+            raise RegistryError(f"could not pull {repository}@{wanted}: {trouble}") from trouble
+        self.contents[image_id] = (config, tuple(layers))
         self.digests[f"{repository}@{wanted}"] = image_id
         return self.image(f"{repository}@{wanted}")

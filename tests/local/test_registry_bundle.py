@@ -9,10 +9,10 @@ from registry_server import FakeEngine, FakeRegistry, compact, digest, pointer
 
 from builder.errors import HostError, RegistryError, UsageError, VerifyError
 from builder.registry.attest import Payload, attached_record, list_referrers
-from builder.registry.bundle import load_bundle, write_bundle
+from builder.registry.bundle import NAME, load_bundle, write_bundle
 from builder.registry.client import Client
 from builder.registry.layout import Layout
-from builder.registry.layout_server import serve_layout
+from builder.registry.loopback import serve
 from builder.registry.manifest import OCI_MANIFEST
 from builder.registry.publish import publish
 from builder.registry.reference import parse_reference
@@ -104,7 +104,7 @@ def test_the_same_publication_gives_the_same_bytes(write):
 
 def test_a_client_reads_image_record_bill_and_signature_back_from_it(write, published, settings):
     layout = Layout(write().path)
-    with serve_layout(layout) as repository, Client(settings) as client:
+    with serve(layout, NAME) as repository, Client(settings) as client:
         app = parse_reference(repository)
         manifest = client.manifest(app.at(published.published.digest))
         assert attached_record(client, app, manifest) == published
