@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.errors import BuildError
+from builder.kernels.place import WITH_ROCM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 
 STAGE = "toolchain"
 SECONDS = 120.0
-# ROCm's images keep it where a PATH of an image need not lead
-HIPCC = ("sh", "-c", 'PATH="$PATH:/opt/rocm/bin" exec hipcc "$@"', "hipcc")
+HIPCC = ("sh", "-c", f'{WITH_ROCM} exec hipcc "$@"', "hipcc")
 SOURCE = "/tmp/question.hip"  # noqa: S108 - inside a container of one process
 
 

@@ -19,14 +19,17 @@ from builder.stage.context import Origin, commit_of
 from builder.stage.inputs import facts_of, series_of, source_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from builder.console import Console
     from builder.kernels.assembly import Row
     from builder.kernels.report import Report
     from builder.models.lock import Lock
+    from builder.models.record import PatchRecord
     from builder.models.stack import Stack
+    from builder.patching.apply import PatchReport
     from builder.patching.header import Proof
+    from builder.patching.series import Series
     from builder.settings import Settings
 
 
@@ -71,10 +74,16 @@ def kernel_trees(
         shutil.copytree(before, after, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         report = apply(series, after, facts_of(stack))
         report.require_success()
-        effective = {patch.id for patch in report.patches if patch.outcome in {"applied", "present"}}
-        values = series.parameters(stack.parameters)
-        proofs = {patch.id: patch.proofs(values) for patch in series.patches if patch.id in effective}
-        yield Trees(before=before, after=after, proofs=proofs)
+        yield Trees(before=before, after=after, proofs=proofs_of(series, stack, report.patches))
+
+
+def proofs_of(
+    series: Series, stack: Stack, became: Iterable[PatchReport | PatchRecord]
+) -> dict[str, tuple[Proof, ...]]:
+    """Return the proofs of the patches that took effect, by id."""
+    effective = {patch.id for patch in became if patch.outcome in {"applied", "present"}}
+    values = series.parameters(stack.parameters)
+    return {patch.id: patch.proofs(values) for patch in series.patches if patch.id in effective}
 
 
 def compare_kernels(stack: Stack, trees: Trees, *, compilers: Compilers, console: Console) -> Report:

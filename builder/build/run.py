@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import __version__
+from builder.build.budgets import Patched, compile_touched
 from builder.build.compiler import STAGE as TOOLCHAIN
 from builder.build.compiler import accepted, compiler_questions
 from builder.build.image import build_image
+from builder.build.kernels import proofs_of
 from builder.build.preflight import Needs, preflight
 from builder.engine.base import bootstrap_base
 from builder.engine.buildkit import find_builder
 from builder.errors import BuildError, UsageError, VerifyError
-from builder.files import sha256_file
+from builder.files import canonical_json, sha256, sha256_file, write_atomic
 from builder.models.record import Record, timestamp, write_record
 from builder.registry.reference import parse_reference
 from builder.resolve.wheelhouse import require_full
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from builder.build.image import BuiltImage
     from builder.console import Console
     from builder.engine.port import Engine
+    from builder.kernels.report import Report
     from builder.models.lock import Lock
     from builder.models.stack import Stack
     from builder.settings import Settings
@@ -71,7 +75,7 @@ def build(
     Raises:
         HostError: This host cannot build it; nothing heavy was begun.
         PatchError: A patch does not apply.
-        BuildError: The build failed.
+        BuildError: The build failed, or a kernel is not as the series promises; then nothing was built.
         VerifyError: The image is there, and its record says what is wrong with it.
     """
     with _staged(
@@ -85,7 +89,7 @@ def build(
         no_cache=no_cache,
         install=install,
         offline=offline,
-    ) as (context, image):
+    ) as (context, image, kernels):
         built = image(
             tags=(f"gfx1100/{stack.name}:{context.commit[:12]}",),
             labels={
@@ -98,7 +102,9 @@ def build(
     console.step(
         f"built {built.image_id[:19]} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached"
     )
-    return _verified(engine, stack, context, built.image_id, root=root, origin=origin, console=console, records=records)
+    return _verified(
+        engine, stack, context, built.image_id, kernels, root=root, origin=origin, console=console, records=records
+    )
 
 
 def build_stage(
@@ -150,7 +156,7 @@ def build_stage(
         no_cache=False,
         install=install,
         offline=False,
-    ) as (_, image):
+    ) as (_, image, _):
         built = image(tags=(str(place),), target=stage, keeps_cache=True)
     console.step(f"built {stage} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached")
     return str(place.at(engine.push(place.repository, place.tag, on_progress=console.step)))
@@ -169,8 +175,8 @@ def _staged(
     no_cache: bool,
     install: bool,
     offline: bool,
-) -> Iterator[tuple[Context, Callable[..., BuiltImage]]]:
-    """Check the host, make the bases and the context, and yield it and what builds it."""
+) -> Iterator[tuple[Context, Callable[..., BuiltImage], Report | None]]:
+    """Check the host, make bases and context, compile the touched kernels; yield context, what builds it, figures."""
     if offline:
         require_full(stack, lock, settings)
     ready = preflight(engine, find_builder(), Needs.of(stack), settings=settings)
@@ -201,15 +207,23 @@ def _staged(
             console=console,
             offline=offline,
         )
-        questions = compiler_questions(series_of(root, stack, origin.patches))
-        if questions and stack.device == "rocm":
-            toolchain = image(tags=(), target=TOOLCHAIN, no_cache=no_cache)
-            unneeded = accepted(engine, toolchain.image_id, questions, arch=stack.arch)
+        kernels = None
+        if stack.device == "rocm":
+            toolchain = functools.cache(lambda: image(tags=(), target=TOOLCHAIN, no_cache=no_cache).image_id)
+            series = series_of(root, stack, origin.patches)
+            questions = compiler_questions(series)
+            unneeded = accepted(engine, toolchain(), questions, arch=stack.arch) if questions else {}
             if unneeded:
                 context = make_context(
                     root, stack, lock, context.folder, origin=origin, settings=settings, unneeded=unneeded
                 )
-        yield context, image
+            patched = Patched(
+                tree=context.folder / "source",
+                originals=context.originals,
+                proofs=proofs_of(series, stack, context.patches),
+            )
+            kernels = compile_touched(engine, toolchain, stack, patched, jobs=ready.jobs, console=console)
+        yield context, image, kernels
 
 
 def _verified(
@@ -217,6 +231,7 @@ def _verified(
     stack: Stack,
     context: Context,
     image_id: str,
+    kernels: Report | None,
     *,
     root: Path,
     origin: Origin,
@@ -229,7 +244,13 @@ def _verified(
             f"the engine has no image {image_id} after the build", hint="is something else pruning images?"
         )
     examination = verify(engine, image, stack, series_of(root, stack, origin.patches))
-    examination.keep(records.parent / "reports")
+    reports = records.parent / "reports"
+    examination.keep(reports)
+    figures = canonical_json(kernels.document()) if kernels else None
+    if figures:
+        place = reports / f"{sha256(figures)[:16]}-kernels.json"
+        write_atomic(place, figures)
+        console.note(f"  kernels: {place}")
     found = examination.verification
     record = Record(
         format=1,
@@ -247,6 +268,7 @@ def _verified(
         image_id=image.id,
         image_bytes=image.size,
         rocm=stack.rocm,
+        kernels_sha256=sha256(figures) if figures else None,
         unproven=stack.unproven,
         verification=found,
     )

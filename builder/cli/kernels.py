@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli.images import MissingOption, PatchesOption, RefOption, SourceOption, StackName, stack_and_lock
-from builder.errors import BuildError
 
 if TYPE_CHECKING:
     from builder.cli.state import State
@@ -64,5 +63,4 @@ def kernels(
             return
         report = compare_kernels(wanted, trees, compilers=compilers, console=state.console)
     state.console.result(report.document(), report.text())
-    if report.faults:
-        raise BuildError(f"the kernels of {stack} are not as the series promises:\n" + "\n".join(report.faults))
+    report.require_success(stack)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from builder import process
@@ -15,6 +14,7 @@ from builder.errors import BuildError, HostError
 from builder.files import read_text
 from builder.kernels.assembly import Row, count_markers, read_assembly, wanted_markers
 from builder.kernels.occupancy import waves_per_simd
+from builder.kernels.place import OUT, TREE, Here, Place, Ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,6 +25,7 @@ ARCH = "gfx1100"
 STANDIN = Path(__file__).parent / "standin"
 SYSTEM = (Path("/opt/rocm"), Path("/usr"))
 SECONDS = 600
+ASSEMBLY, LISTING = "kernel.s", "files.d"
 OLDEST, NEWEST = 17, 40
 INSTALL = (
     "name a ROCm folder with ROCM_PATH, or install clang-19, libamdhip64-dev and rocm-device-libs-17 (Debian 13, "
@@ -43,18 +44,28 @@ class Toolchain:
     Attributes:
         clang: The program.
         version: What it says of itself.
-        rocm: Folder with ``include/hip``.
+        rocm: Folder with ``include/hip``; None for a hipcc, which finds headers and bitcode by itself.
         bitcode: Folder with the device bitcode; without it register counts are wrong.
+        place: Where it runs.
     """
 
     clang: str
     version: str
-    rocm: Path
+    rocm: Path | None
     bitcode: Path
+    place: Place = field(default_factory=Here)
+
+    @property
+    def note(self) -> str:
+        """What a report says of it."""
+        headers = f"headers {self.rocm}, " if self.rocm else ""
+        return f"HIP: {self.version}, {headers}bitcode {self.bitcode}"
 
     @property
     def options(self) -> tuple[str, ...]:
         """How it finds headers and bitcode; bitcode from before ROCm 6.3 knows code objects up to version 5."""
+        if self.rocm is None:
+            return ()
         old = not (self.bitcode / "oclc_abi_version_600.bc").is_file()
         paths = (f"--rocm-path={self.rocm}", f"--rocm-device-lib-path={self.bitcode}")
         return (*paths, *(("-mcode-object-version=5",) if old else ()))
@@ -66,11 +77,11 @@ class Compiled:
 
     Attributes:
         rows: Its kernels, or one row with the error.
-        files: The files of the tree that it was made of.
+        files: The files of the tree that it was made of, relative to it.
     """
 
     rows: tuple[Row, ...]
-    files: tuple[Path, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def find_toolchain(compiler: Path | None = None, rocm: Path | None = None, *, cache: Path | None = None) -> Toolchain:
@@ -106,6 +117,30 @@ def find_toolchain(compiler: Path | None = None, rocm: Path | None = None, *, ca
     return Toolchain(clang=clang, version=version, rocm=(own or with_headers)[0], bitcode=bitcode)
 
 
+def hipcc_in(place: Place) -> Toolchain:
+    """Return the hipcc of an image; it is the compiler of a build there.
+
+    Raises:
+        BuildError: There is none, or it would compile without the device bitcode for gfx1100.
+    """
+    argv = ["hipcc", "-###", "-x", "hip", "--cuda-device-only", f"--offload-arch={ARCH}", "-S", "-o", "k.s", "k.hip"]
+    asked = place.run(argv, timeout=SECONDS, files={"k.hip": b""})
+    bitcode = re.search(r'"-mlink-builtin-bitcode" "(\S+)/oclc_isa_version_1100\.bc"', asked.stderr)
+    if asked.returncode != 0 or bitcode is None:
+        raise BuildError(
+            f"the hipcc of the build does not compile for {ARCH} with the device bitcode: {_first_error(asked)}",
+            hint="the stage that compiles must have hipcc on its PATH or in /opt/rocm/bin, and ROCm's device libraries",
+        )
+    version = re.search(r"^.*clang version .*$", asked.stderr, re.MULTILINE)
+    return Toolchain(
+        clang="hipcc",
+        version=version[0].strip() if version else "hipcc of an unknown version",
+        rocm=None,
+        bitcode=Path(bitcode[1]),
+        place=place,
+    )
+
+
 def hip_sources(tree: Path, target: HipTarget) -> list[str]:
     """Return the files of a tree that a target names, sorted."""
     return sorted(path.relative_to(tree).as_posix() for path in tree.glob(target.source) if path.is_file())
@@ -123,36 +158,39 @@ def compile_device(
         toolchain: The compiler.
         markers: Kernel name -> regular expressions to count in its assembly.
     """
-    with tempfile.TemporaryDirectory(prefix="gfx1100-kernels-") as folder:
-        work = Path(folder)
-        path = tree / source
-        if target.cut is not None:
-            text = read_text(path)
-            parts = list(re.finditer(target.cut, text, re.MULTILINE | re.DOTALL))
-            if len(parts) != 1:
-                return _failed(source, target, f"the part to compile was found {len(parts)} times: upstream moved")
-            line = text.count("\n", 0, parts[0].start()) + 1
-            path = work / path.name
-            path.write_text(f'#include <hip/hip_runtime.h>\n#line {line} "{source}"\n{parts[0][0]}\n')
-        argv = [
-            *(toolchain.clang, "-x", "hip", "--cuda-device-only", f"--offload-arch={ARCH}", "-O3", "-std=c++20", "-w"),
-            *toolchain.options,
-            # clang 22 no longer defines it, and HIP's headers before 7 need it
-            *("-D__AMDGCN_WAVEFRONT_SIZE=32", "-DUSE_ROCM", *(f"-D{define}" for define in target.defines)),
-            *(f"-I{tree / include}" for include in target.includes),
-            *("-I", str((tree / source).parent), "-idirafter", str(STANDIN)),
-            # the driver's -MD speaks for the host half only
-            *("-Xclang", "-dependency-file", "-Xclang", str(work / "files.d"), "-Xclang", "-MT", "-Xclang", "it"),
-            *("-S", "-o", str(work / "kernel.s"), str(path)),
-        ]
-        try:
-            done = process.run(argv, timeout=SECONDS, check=False, failure=BuildError)
-        except BuildError as late:
-            return _failed(source, target, late.message)
-        if done.returncode != 0:
-            return _failed(source, target, _first_error(done, tree))
-        rows = _rows(source, target, read_text(work / "kernel.s", limit=1 << 30), markers)
-        return Compiled(rows=rows, files=(tree / source, *_files(work / "files.d", tree)))
+    path, files = f"{TREE}/{source}", _standin()
+    if target.cut is not None:
+        text = read_text(tree / source)
+        parts = list(re.finditer(target.cut, text, re.MULTILINE | re.DOTALL))
+        if len(parts) != 1:
+            return _failed(source, target, f"the part to compile was found {len(parts)} times: upstream moved")
+        line = text.count("\n", 0, parts[0].start()) + 1
+        path = PurePosixPath(source).name
+        files[path] = f'#include <hip/hip_runtime.h>\n#line {line} "{source}"\n{parts[0][0]}\n'.encode()
+    argv = [
+        *(toolchain.clang, "-x", "hip", "--cuda-device-only", f"--offload-arch={ARCH}", "-O3", "-std=c++20", "-w"),
+        *toolchain.options,
+        # clang 22 no longer defines it, and HIP's headers before 7 need it
+        *("-D__AMDGCN_WAVEFRONT_SIZE=32", "-DUSE_ROCM", *(f"-D{define}" for define in target.defines)),
+        *(f"-I{TREE}/{include}" for include in target.includes),
+        *("-I", f"{TREE}/{PurePosixPath(source).parent}", "-idirafter", STANDIN.name),
+        # the driver's -MD speaks for the host half only
+        *("-Xclang", "-dependency-file", "-Xclang", f"{OUT}/{LISTING}", "-Xclang", "-MT", "-Xclang", "it"),
+        *("-S", "-o", f"{OUT}/{ASSEMBLY}", path),
+    ]
+    try:
+        done = toolchain.place.run(argv, timeout=SECONDS, tree=tree, files=files)
+    except BuildError as late:
+        return _failed(source, target, late.message)
+    if done.returncode != 0:
+        return _failed(source, target, _first_error(done))
+    rows = _rows(source, target, done.files[ASSEMBLY].decode(errors="replace"), markers)
+    return Compiled(rows=rows, files=(source, *_files(done.files[LISTING].decode())))
+
+
+def _standin() -> dict[str, bytes]:
+    paths = (path for path in STANDIN.rglob("*.h"))
+    return {path.relative_to(STANDIN.parent).as_posix(): path.read_bytes() for path in paths}
 
 
 def _rows(source: str, target: HipTarget, text: str, markers: Mapping[str, tuple[str, ...]]) -> tuple[Row, ...]:
@@ -181,20 +219,19 @@ def _failed(source: str, target: HipTarget, error: str) -> Compiled:
     return Compiled(rows=tuple(Row(file=source, kernel=name, error=error) for name in target.kernels or ("",)))
 
 
-def _first_error(done: process.Finished, tree: Path) -> str:
+def _first_error(done: Ran) -> str:
     found = _ERROR.search(done.stderr)
     if found:
-        return found[0].replace(f"{tree}/", "").strip()
+        return found[0].replace(f"{TREE}/", "").strip()
     last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
     return f"the compiler ended with status {done.returncode}: {last[0]}"
 
 
-def _files(listing: Path, tree: Path) -> Iterator[Path]:
-    names = re.split(r"(?<!\\)\s+", read_text(listing).partition(":")[2].replace("\\\n", " "))
-    for name in names:
-        path = Path(name.replace("\\ ", " "))
-        if name and path.is_relative_to(tree):
-            yield path
+def _files(listing: str) -> Iterator[str]:
+    for name in re.split(r"(?<!\\)\s+", listing.partition(":")[2].replace("\\\n", " ")):
+        path = name.replace("\\ ", " ")
+        if path.startswith(f"{TREE}/"):
+            yield path.removeprefix(f"{TREE}/")
 
 
 def _clangs(roots: list[Path]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.console import table
+from builder.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,14 @@ class Report:
             "warnings": list(self.warnings),
             "compilers": list(self.notes),
         }
+
+    def require_success(self, stack: str) -> None:
+        """Raise BuildError, with every fault, when a kernel is not as the series promises."""
+        if self.faults:
+            raise BuildError(
+                f"the kernels of {stack} are not as the series promises:\n" + "\n".join(self.faults),
+                hint=f"adapt the patch or its proof; `gfx1100 kernels {stack}` shows the figures without a build",
+            )
 
     def text(self) -> str:
         """Return the table for people, what failed, and the warnings."""
@@ -135,7 +144,8 @@ def _unproven(
                 continue
             mine = [row for row in rows if row.when == "after" and proof.isa in {row.name, row.kernel}]
             if not mine:
-                yield f"{patch}: no kernel {proof.isa} is among those that the stack compiles"
+                failed = "".join(f"; {row.file}: {row.error}" for row in rows if row.when == "after" and row.error)
+                yield f"{patch}: no kernel {proof.isa} is among those that the stack compiles{failed}"
             for row in mine:
                 spills = next((old.figures.vgpr_spills for old, new in pairs if new is row and old.figures), None)
                 yield from (f"{patch}: {fault}" for fault in _proof_faults(row, proof, spills))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
 from builder.kernels.assembly import Row, When
-from builder.kernels.hip import Compiled, compile_device, find_toolchain, hip_sources
+from builder.kernels.hip import Compiled, Toolchain, compile_device, find_toolchain, hip_sources
 from builder.kernels.report import Report, launch_text, make_report
-from builder.kernels.triton import compile_aot, find_triton
+from builder.kernels.triton import Triton, compile_aot, find_triton
 from builder.models.kernels import HipTarget, KernelTarget, TritonTarget
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Compilers:
         hip: A clang or hipcc.
         rocm: A folder with HIP's headers and the device bitcode.
         python: A Python with Triton.
+        toolchain: The compiler for HIP, found already.
+        triton: The Python with Triton, found already.
         jobs: Compilations at once; each takes up to 1 GiB.
     """
 
@@ -40,6 +42,8 @@ class Compilers:
     hip: Path | None = None
     rocm: Path | None = None
     python: Path | None = None
+    toolchain: Toolchain | None = None
+    triton: Triton | None = None
     jobs: int = 1
 
 
@@ -120,13 +124,13 @@ def _work(
 ) -> tuple[list[tuple[str, Compile]], list[str]]:
     """Return each file with the way to compile it in a tree, and which compilers that takes."""
     work: list[tuple[str, Compile]] = []
-    notes: list[str] = []
-    toolchain = triton = None
+    notes: dict[str, None] = {}
+    toolchain, triton = compilers.toolchain, compilers.triton
     for target in targets:
         if isinstance(target, HipTarget):
             if toolchain is None:
                 toolchain = find_toolchain(compilers.hip, compilers.rocm, cache=compilers.cache)
-                notes.append(f"HIP: {toolchain.version}, headers {toolchain.rocm}, bitcode {toolchain.bitcode}")
+            notes[toolchain.note] = None
             sources = sorted({source for tree in trees for source in hip_sources(tree, target)})
             work += [
                 (source, partial(compile_device, source=source, target=target, toolchain=toolchain, markers=markers))
@@ -135,7 +139,7 @@ def _work(
         else:
             if triton is None:
                 triton = find_triton(compilers.cache, python=compilers.python, say=say)
-                notes.append(f"Triton: {triton.version} of {triton.python}")
+            notes[triton.note] = None
             sources = [target.source] if any((tree / target.source).is_file() for tree in trees) else []
             work += [
                 (source, partial(compile_aot, target=target, triton=triton, markers=markers)) for source in sources
@@ -144,7 +148,7 @@ def _work(
             raise UsageError(
                 f"no file of the tree is {target.source}: upstream moved", hint="correct the stack's kernels"
             )
-    return work, notes
+    return work, list(notes)
 
 
 def _both(source: str, compile_in: Compile, before: Path | None, after: Path) -> list[Row]:
@@ -160,8 +164,8 @@ def _both(source: str, compile_in: Compile, before: Path | None, after: Path) ->
     return rows
 
 
-def _same(files: Iterable[Path], before: Path, after: Path) -> bool:
-    twins = ((path, after / path.relative_to(before)) for path in files)
+def _same(files: Iterable[str], before: Path, after: Path) -> bool:
+    twins = ((before / name, after / name) for name in files)
     return all(twin.is_file() and twin.read_bytes() == path.read_bytes() for path, twin in twins)
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import process
-from builder.errors import HostError, ToolError, UpstreamError
+from builder.errors import BuildError, HostError, ToolError, UpstreamError
 from builder.files import fresh_folder, locked, read_text
 from builder.kernels.assembly import Row, count_markers, read_assembly, wanted_markers
 from builder.kernels.hip import ARCH, Compiled
 from builder.kernels.occupancy import waves_per_simd
+from builder.kernels.place import TREE, Here, Place, Ran
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +29,8 @@ JOB = Path(__file__).with_name("triton_job.py")
 SECONDS = 300
 MEMORY_BYTES = 8 << 30
 _INSTALL_SECONDS = 1200
+_ASK = "import triton; print(triton.__version__)"
+_NO_PROGRAM = 127
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +40,17 @@ class Triton:
     Attributes:
         python: The Python.
         version: Triton's release.
+        place: Where it runs.
     """
 
     python: Path
     version: str
+    place: Place = field(default_factory=Here)
+
+    @property
+    def note(self) -> str:
+        """What a report says of it."""
+        return f"Triton: {self.version} of {self.python}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +112,21 @@ def find_triton(cache: Path, *, python: Path | None = None, say: Callable[[str],
     return _asked(home / "bin/python")
 
 
+def triton_in(place: Place) -> Triton | None:
+    """Return the Python of an image when it has Triton.
+
+    Raises:
+        BuildError: It has one that does not work.
+    """
+    python = Path("python3")
+    asked = place.run([str(python), "-I", "-c", _ASK], timeout=SECONDS)
+    if asked.returncode == 0:
+        return Triton(python=python, version=asked.stdout.strip(), place=place)
+    if asked.returncode == _NO_PROGRAM or "No module named 'triton'" in asked.stderr:
+        return None
+    raise BuildError(f"the Triton of the build does not work: {_last_words(asked)}")
+
+
 def read_launch(tree: Path, target: TritonTarget) -> Launch:
     """Return how the tree's launcher launches the kernel.
 
@@ -142,7 +166,7 @@ def compile_aot(
     """
     try:
         launch = read_launch(tree, target).tried_with(values or {})
-        answer = _answer(tree, target, launch, triton.python)
+        answer = _answer(tree, target, launch, triton)
     except (ToolError, ValueError) as trouble:
         return _failed(target, str(trouble), dict(values or {}))
     if "error" in answer:
@@ -158,14 +182,14 @@ def compile_aot(
         )
         for kernel, body in read_assembly(answer["assembly"])
     )
-    files = tuple(Path(name) for name in answer["files"])
+    files = tuple(name.removeprefix(f"{TREE}/") for name in answer["files"])
     return Compiled(rows=rows, files=files) if rows else _failed(target, "no kernel in the assembly", launch.chosen)
 
 
-def _answer(tree: Path, target: TritonTarget, launch: Launch, python: Path) -> dict[str, Any]:
+def _answer(tree: Path, target: TritonTarget, launch: Launch, triton: Triton) -> dict[str, Any]:
     job = {
-        "file": str(tree / target.source),
-        "roots": [str(tree / root) for root in target.roots],
+        "file": f"{TREE}/{target.source}",
+        "roots": [f"{TREE}/{root}" for root in target.roots],
         "function": target.function,
         "signature": target.signature,
         "constexprs": launch.constexprs,
@@ -174,20 +198,21 @@ def _answer(tree: Path, target: TritonTarget, launch: Launch, python: Path) -> d
         "arch": ARCH,
         "memory": MEMORY_BYTES,
     }
-    with tempfile.TemporaryDirectory(prefix="gfx1100-triton-") as folder:
-        # a cache of its own: an old result must not answer, and the user's own is left alone
-        done = process.run(
-            [str(python), "-I", str(JOB)],
-            timeout=SECONDS,
-            stdin=json.dumps(job).encode(),
-            env={"TRITON_CACHE_DIR": folder, "TRITON_HOME": folder},
-            check=False,
-        )
+    done = triton.place.run(
+        [str(triton.python), "-I", JOB.name],
+        timeout=SECONDS,
+        tree=tree,
+        files={JOB.name: JOB.read_bytes(), "job.json": json.dumps(job).encode()},
+    )
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:
-        raise ToolError(f"the compiler ended with status {done.returncode}: {done.stderr.strip()[-200:]}")
+        raise ToolError(f"the compiler ended with status {done.returncode}: {_last_words(done)}")
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
+
+
+def _last_words(done: Ran) -> str:
+    return done.stderr.strip()[-200:]
 
 
 def _failed(target: TritonTarget, error: str, launch: dict[str, int]) -> Compiled:
@@ -195,8 +220,7 @@ def _failed(target: TritonTarget, error: str, launch: dict[str, int]) -> Compile
 
 
 def _asked(python: Path) -> Triton:
-    ask = "import triton; print(triton.__version__)"
-    done = process.run([str(python), "-I", "-c", ask], timeout=SECONDS, check=False)
+    done = process.run([str(python), "-I", "-c", _ASK], timeout=SECONDS, check=False)
     if done.returncode != 0:
         raise HostError(
             f"{python} has no Triton that works: {done.stderr.strip()[-200:]}", hint=f"use triton {VERSION}"

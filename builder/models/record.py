@@ -95,6 +95,7 @@ class Record(Data):
         context_sha256: Hash of the whole build context.
         image_id: The engine's id of the image that was built.
         image_bytes: Bytes that it takes on disk; None in a record of an earlier version.
+        kernels_sha256: Hash of the report on the kernels that were compiled before the build; None without one.
         unproven: What this build could not prove, a sentence each; a rehearsal's.
         verification: What the checks found; None before they ran.
         published: Where it went; None before that.
@@ -115,6 +116,7 @@ class Record(Data):
     context_sha256: Sha256
     image_id: Digest
     image_bytes: int | None = None
+    kernels_sha256: Sha256 | None = None
     unproven: tuple[str, ...] = ()
     verification: Verification | None = None
     published: Published | None = None

@@ -55,6 +55,7 @@ class Context:
         context_bytes: Bytes of all files.
         seconds: How long staging took.
         missing: Files that the source could not give and that were allowed to be missing.
+        originals: The files that the patches name, as they were before the series; None where there was none.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class Context:
     context_bytes: int
     seconds: float
     missing: tuple[str, ...]
+    originals: Mapping[str, bytes | None]
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``stage --json`` prints."""
@@ -149,6 +151,8 @@ def make_context(
     with fresh_folder(output) as folder:
         exported = export(source, commit, folder / "source", allow_missing=origin.allow_missing)
         facts = facts_of(stack, source, commit, unneeded)
+        named = {path: folder / "source" / path for patch in series.patches for path in patch.files}
+        originals = {path: file.read_bytes() if file.is_file() else None for path, file in named.items()}
         report = apply(series, folder / "source", facts)
         report.require_success()
         manifest = {
@@ -185,6 +189,7 @@ def make_context(
         context_bytes=size,
         seconds=time.monotonic() - started,
         missing=(*(missing.path for missing in exported.missing), *unfetched),
+        originals=originals,
     )
 
 

@@ -145,7 +145,8 @@ def test_what_is_wrong_with_a_kernel_is_said_in_its_row(tree, triton, old, new, 
 
 
 def test_a_compiler_that_takes_too_much_memory_or_time_is_stopped(tree, triton, monkeypatch):
-    monkeypatch.setattr(aot, "MEMORY_BYTES", 64 << 20)
-    assert compile_aot(tree, TARGET, triton, markers={}).rows[0].error
+    with monkeypatch.context() as patch:
+        patch.setattr(aot, "MEMORY_BYTES", 64 << 20)
+        assert compile_aot(tree, TARGET, triton, markers={}).rows[0].error
     monkeypatch.setattr(aot, "SECONDS", 0.05)
     assert "did not end within" in compile_aot(tree, TARGET, triton, markers={}).rows[0].error

@@ -167,7 +167,13 @@ def test_a_module_loads_with_the_trees_own_parts_and_stand_ins_for_the_rest(find
     assert {name.partition(".")[0] for name in finder.missing} == {"torch", "not_installed"}
 
 
-def test_what_is_installed_is_not_replaced(finder, tmp_path):
+def test_all_but_triton_and_pythons_own_modules_has_a_stand_in_wherever_it_is_installed(finder):
+    assert finder.find_spec("yaml").loader is finder
+    for name in ("triton.language", "json", "_sysconfigdata_of_this_build"):
+        assert finder.find_spec(name) is None
+
+
+def test_pythons_own_modules_are_not_replaced(finder, tmp_path):
     (tmp_path / "python/engine/ops/verify.py").write_text("import json\nTEXT = json.dumps([1])\n")
 
     assert triton_job.load(tmp_path / "python/engine/ops/verify.py", finder).TEXT == "[1]"
