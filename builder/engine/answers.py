@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 PROGRESS_SECONDS = 10.0
+LAYER_ENDS = {"Pushed", "Pull complete", "Layer already exists", "Already exists"}
 # "Digest: sha256:…" ends a pull; "TAG: digest: sha256:… size: N" a push, and containerd's store says it nowhere else
 _DIGEST = re.compile(r"(?:\S+: )?digest: (sha256:[0-9a-f]{64})(?: size: \d+)?\s*$", re.IGNORECASE)
 GONE = "it was never pushed there, or was deleted: publish again, or pin another"
 HINTS = (
     (
-        r"manifest unknown|manifest for .* not found|not found: manifest",
+        r"manifest unknown|manifest for .* not found|not found: manifest|@sha256:[0-9a-f]{64}\S*: not found",
         GONE,
     ),
     (
@@ -43,7 +44,7 @@ HINTS = (
         "free space where the engine keeps its data: `docker system df`, `docker system prune`",
     ),
     (
-        r"does not exist locally|no such image",
+        r"does not exist locally|no such image|tag does not exist",
         "the engine has no such image: build or pull it first",
     ),
 )
@@ -159,7 +160,7 @@ def follow_transfer(events: Iterable[dict[str, Any]], what: str, on_progress: Ca
         detail = event.get("progressDetail") or {}
         if layer and status in {"Pushing", "Downloading"} and detail.get("current"):
             layers[layer] = (detail["current"], detail.get("total") or layers.get(layer, (0, 0))[1])
-        elif layer and status in {"Pushed", "Pull complete", "Layer already exists", "Already exists"}:
+        elif layer and (status in LAYER_ENDS or status.startswith("Mounted from ")):
             on_progress(f"{what}: {layer} {status.lower()}")
         if layers and time.monotonic() - told >= PROGRESS_SECONDS:
             told = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from builder.registry.manifest import Descriptor
 
 POLL_SECONDS = 0.05
+TLS_HELLO = b"\x16"  # the record type of a handshake (RFC 8446, section 5.1)
 
 
 class Store(Protocol):
@@ -75,7 +77,12 @@ class _Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         """Answer the requests of a connection; an engine that gives up closes it in the middle."""
         with contextlib.suppress(ConnectionError):
-            super().handle()
+            if self.connection.recv(1, socket.MSG_PEEK) == TLS_HELLO:
+                # containerd takes plain http when the refusal of its TLS is in http, which http.server's is not
+                self.connection.recv(1 << 16)
+                self.connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            else:
+                super().handle()
 
     def do_GET(self) -> None:
         """Answer with the whole thing, or with what follows the first byte that is asked for."""

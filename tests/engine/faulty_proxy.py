@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from builder.registry.loopback import TLS_HELLO
+
 PIECE = 1 << 16
 HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
@@ -120,7 +122,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle(self):
         with contextlib.suppress(CutError, ConnectionError, http.client.HTTPException):
-            super().handle()
+            if self.connection.recv(1, socket.MSG_PEEK) == TLS_HELLO:
+                # an engine that tries TLS first hears from a real registry that it speaks http
+                self.connection.recv(PIECE)
+                self.connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            else:
+                super().handle()
 
     def do_GET(self):
         fault = self.proxy.take(self.command, self.path)

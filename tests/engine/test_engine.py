@@ -16,11 +16,13 @@ from builder.engine.buildkit import find_builder
 from builder.engine.docker import connect
 from builder.engine.port import ContainerSpec
 from builder.errors import DeployError, HostError, RegistryError, VerifyError
+from builder.registry.manifest import KNOWN_TYPES
 
 pytestmark = pytest.mark.engine
 
 LABEL = "org.gfx1100.test"
 NOWHERE = "sha256:" + "0" * 64
+ANY_MANIFEST = {"Accept": ", ".join(KNOWN_TYPES)}
 
 
 @pytest.fixture
@@ -214,9 +216,11 @@ def test_what_was_pushed_is_pulled_by_its_digest_and_is_the_same_image(engine, b
     engine.tag(base.id, repository, "one")
     told = []
     digest = engine.push(repository, "one", on_progress=told.append)
-    with urllib.request.urlopen(f"http://{registry}/v2/gfx1100-test/push/manifests/{digest}") as answer:
+    asked = urllib.request.Request(f"http://{registry}/v2/gfx1100-test/push/manifests/{digest}", headers=ANY_MANIFEST)
+    with urllib.request.urlopen(asked) as answer:
         assert answer.headers["Docker-Content-Digest"] == digest
-    assert any("pushed" in line for line in told)
+    # another test may have brought the layer to this registry
+    assert re.search("pushed|mounted from|already exists", "\n".join(told))
     assert engine.remote_digest(f"{repository}@{digest}") == digest
     engine.untag(f"{repository}:one")
     pulled = engine.pull(repository, digest, on_progress=told.append)
@@ -247,7 +251,7 @@ def test_a_registry_that_does_not_answer_fails_push_and_pull(engine, base):
 
 
 def test_a_push_of_an_image_that_is_not_there_fails(engine, registry):
-    with pytest.raises(RegistryError, match="does not exist locally"):
+    with pytest.raises(RegistryError, match="does not exist"):
         engine.push(f"{registry}/gfx1100-test/absent", "one", on_progress=print)
 
 

@@ -166,7 +166,7 @@ def test_a_dockerfile_that_does_not_parse_shows_the_parsers_words(build):
 def test_a_long_silent_step_says_what_it_waits_for(build, monkeypatch, capsys):
     monkeypatch.setattr(station, "HEARTBEAT_SECONDS", 0.2)
     build("RUN --mount=type=tmpfs,target=/x " + unique("; sleep 1").removeprefix("RUN "))
-    assert re.search(r"waiting for \[2/2\] RUN echo \d+", capsys.readouterr().err)
+    assert re.search(r"waiting for \[(?:stage-0 )?2/2\] RUN echo \d+", capsys.readouterr().err)
 
 
 def test_steps_run_without_a_network_when_asked(build):

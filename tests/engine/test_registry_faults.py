@@ -14,9 +14,10 @@ import pytest
 from faulty_proxy import PIECE, FaultyProxy, flipped
 from own_registry import Registry, forget, make_image, noise, record_of
 
+from builder.console import Console
 from builder.engine.daemon import Daemon
 from builder.engine.docker import connect
-from builder.engine.packages import as_root, program
+from builder.engine.packages import as_root, install, program
 from builder.errors import HostError, RegistryError, ToolError
 from builder.models.record import image_reference
 from builder.process import run
@@ -63,6 +64,9 @@ class Site:
         self.waits = []
         self.images = []
         self.old = self.publish(self.record("c" * 40)).record.published.digest
+        # containerd's store knows an image by its manifest, uploads a layer in one request, and keeps parts itself
+        self.is_containerd = self.old == self.images[0]
+        self.upload = "PUT" if self.is_containerd else "PATCH"
 
     def record(self, commit="a" * 40, size=400_000):
         name = f"gfx1100-test/faults-{self.proxy.host.rpartition(':')[2]}:{len(self.images)}"
@@ -136,7 +140,7 @@ def site(proxy, tmp_path, monkeypatch):
 
 class TestPublishing:
     def test_a_connection_that_is_cut_in_the_middle_of_a_layer(self, site):
-        cut = site.proxy.fault("PATCH", "/blobs/uploads/", cut_body=100_000)
+        cut = site.proxy.fault(site.upload, "/blobs/uploads/", cut_body=100_000)
         # the engine tries again by itself, and is refused then
         site.proxy.fault("POST", "/blobs/uploads/", skip=2, status=429, times=9)
         site.publish_fails(site.record(), RegistryError)
@@ -180,7 +184,7 @@ class TestPublishing:
 
     def test_a_login_that_ends_in_the_engines_upload(self, site):
         challenge = {"WWW-Authenticate": 'Basic realm="here"'}
-        site.proxy.fault("PATCH", "/blobs/uploads/", skip=1, status=401, headers=challenge, times=9)
+        site.proxy.fault(site.upload, "/blobs/uploads/", skip=1, status=401, headers=challenge, times=9)
         site.proxy.fault("POST", "/blobs/uploads/", skip=2, status=401, headers=challenge, times=9)
         site.publish_fails(site.record(), RegistryError)
 
@@ -189,8 +193,11 @@ class TestPublishing:
         site.publish_fails(site.record(), ToolError)
 
     def test_bits_that_are_flipped_on_the_way_up(self, site):
-        fault = site.proxy.fault("PATCH", "/blobs/uploads/", change_body=flipped)
-        site.publish_succeeds(site.record())
+        fault = site.proxy.fault(site.upload, "/blobs/uploads/", change_body=flipped)
+        if site.is_containerd:
+            site.publish_fails(site.record(), RegistryError, "did not match")
+        else:
+            site.publish_succeeds(site.record())
         assert fault.hits == 1
 
     def test_a_registry_that_stops_answering(self, site, monkeypatch):
@@ -360,7 +367,8 @@ class TestResuming:
         site.proxy.sent.clear()
 
         self.is_done(site, record)
-        assert len([line for line in site.waits if "has other bytes and is pulled anew" in line]) == 1
+        told = [line for line in site.waits if "has other bytes and is pulled anew" in line]
+        assert len(told) == (0 if site.is_containerd else 1)
         assert site.proxy.layer_bytes() < 2 * self.SIZE + self.TAIL
 
     def test_two_pulls_at_once_fetch_the_image_once(self, site, record):
@@ -411,6 +419,8 @@ def test_a_full_disk_on_the_pulling_side(site, tmp_path_factory):
     run([*as_root(), "mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)], timeout=30)
     socket = f"unix://{disk}/docker.sock"
     # a bridge of its own: with none, dockerd takes docker0 away from the engine that other tests use
+    if program("ip") is None:
+        install(["iproute2"], allowed=True, why="a second engine needs a bridge", console=Console())
     bridge = "gfx1100test0"
     run([*as_root(), "ip", "link", "add", bridge, "type", "bridge"], timeout=30)
     options = ["--iptables=false", "--ip-masq=false", f"--bridge={bridge}", "--storage-driver=vfs"]
@@ -440,7 +450,7 @@ def test_a_full_disk_on_the_pulling_side(site, tmp_path_factory):
             assert small.image(image_reference(published)) is None
             assert not (site.folder / "records").exists()
             run([*as_root(), "mount", "-o", "remount,size=400m", str(disk)], timeout=30)
-            assert site.pull(small).image.id == record.image_id
+            assert site.pull(small).digest == published.published.digest
     finally:
         daemon.stop()
         run([*as_root(), "ip", "link", "delete", bridge], timeout=30)

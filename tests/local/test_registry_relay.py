@@ -273,3 +273,16 @@ def test_the_first_byte_that_is_asked_for_is_the_first_that_comes():
         with urlopen(asked) as answer:
             assert (answer.status, answer.read()) == (206, body[3:])
             assert answer.headers["Content-Range"] == "bytes 3-9/10"
+
+
+def test_an_engine_that_tries_tls_first_is_told_in_http_that_there_is_none():
+    hello = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03"  # no line end in it, for which an http server would wait
+
+    with serve(object(), "app") as repository, socket.create_connection(_place(repository), timeout=30) as client:
+        client.sendall(hello)
+        assert client.makefile("rb").read().startswith(b"HTTP/1.0 400 ")
+
+
+def _place(repository):
+    host, _, port = repository.partition("/")[0].partition(":")
+    return host, int(port)

@@ -29,6 +29,8 @@ def test_a_push_that_names_no_digest_has_none(status):
     ("said", "step"),
     [
         ("manifest unknown: manifest unknown", "publish again"),
+        (f"127.0.0.1:1/x@{DIGEST}: not found", "publish again"),
+        ("tag does not exist: 127.0.0.1:1/x:y", "build or pull it first"),
         ("unauthorized: authentication required", "docker login"),
         ("denied: requested access to the resource is denied", "docker login"),
         ('Get "https://h/v2/": http: server gave HTTP response to HTTPS client', "insecure-registries"),
