@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from builder.errors import HostError, UsageError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:
+def write_atomic(path: Path, content: bytes | str) -> None:
     """Replace ``path`` in one step: a reader sees the old bytes or the new ones, a crash leaves the old ones.
 
     Raises:
@@ -36,12 +36,28 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(mode)
+        Path(name).chmod(0o644)
         Path(name).replace(path)
     except OSError as trouble:
         if name is not None:
             Path(name).unlink(missing_ok=True)
         raise HostError(f"{path} could not be written: {trouble.strerror}") from trouble
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading; a pipe or a device must neither make us wait nor be read.
+
+    Raises:
+        UsageError: It is not there, cannot be read, or is no regular file.
+    """
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path} is no regular file")
+            yield file
+    except OSError as trouble:
+        raise UsageError(f"{path} cannot be read: {trouble.strerror}") from trouble
 
 
 def read_bytes(path: Path, *, limit: int = 16 * MIB) -> bytes:
@@ -50,14 +66,8 @@ def read_bytes(path: Path, *, limit: int = 16 * MIB) -> bytes:
     Raises:
         UsageError: It is not there, is no regular file, or is larger than ``limit`` bytes.
     """
-    try:
-        # a pipe or a device must neither make us wait nor be read
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UsageError(f"{path} is no regular file")
-            data = file.read(limit + 1)
-    except OSError as trouble:
-        raise UsageError(f"{path} cannot be read: {trouble.strerror}") from trouble
+    with opened(path) as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise UsageError(f"{path} is larger than {limit // MIB} MiB, which is no such file as is expected here")
     return data

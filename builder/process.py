@@ -81,7 +81,6 @@ def stream(
     *,
     timeout: float,
     on_line: Callable[[str], None],
-    cwd: Path | None = None,
     env: Mapping[str, str | None] | None = None,
 ) -> Finished:
     """Run a program and hand over each line (stdout and stderr in one order) as it comes.
@@ -100,11 +99,10 @@ def stream(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=cwd,
             env=_environment(env),
         )
     except FileNotFoundError as missing:
-        raise _not_there(argv, cwd) from missing
+        raise _not_there(argv, None) from missing
     late = threading.Event()
 
     def give_up() -> None:

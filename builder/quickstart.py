@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.build.release import release
-from builder.build.run import build
-from builder.deploy.serve import Deployment, container_name, serve, stop
+from builder.build.run import Job, build
+from builder.deploy.labels import container_name
+from builder.deploy.serve import Deployment, serve, stop
 from builder.engine.local import ensure_engine, ensure_registry
 from builder.errors import VerifyError
 from builder.models.lock import load_lock
@@ -79,17 +80,17 @@ def walk(root: Path, *, settings: Settings, console: Console, install: bool, kee
         ensure_registry(install=install, console=console, state=settings.state, keep=keep) as registry,
         _stopped_after(engine, settings, keep=keep),
     ):
-        record, _ = build(
-            root,
-            stack,
-            lock,
+        job = Job(
+            root=root,
+            stack=stack,
+            lock=lock,
             engine=engine,
             origin=Origin(),
             settings=settings,
             console=console,
-            records=records,
             install=install,
         )
+        record, _ = build(job, records)
         done = release(
             engine,
             record,

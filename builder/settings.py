@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from builder.errors import UsageError
 from builder.files import read_text
@@ -45,7 +47,7 @@ class Settings(Data):
     registry: str | None = None
     build_cache: str | None = None
     require_signature: str | None = None
-    jobs: int | None = None
+    jobs: Annotated[int, Field(ge=1)] | None = None
     pip_config: str | None = None
     apt_config: str | None = None
     apt_mirror: str | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from builder.engine.buildkit import find_builder
-from builder.engine.streams import BuildOutput, Event, Step, classify
+from builder.engine.streams import BuildOutput, Event, Failure, Step, classify
 from builder.errors import BuildError
 from builder.process import Finished, stream
 from builder.settings import proxies
@@ -62,7 +62,6 @@ def build_image(
     labels: Mapping[str, str] | None = None,
     no_cache: bool = False,
     target: str | None = None,
-    network: str | None = None,
     offline: bool = False,
     keeps_cache: bool = False,
 ) -> BuiltImage:
@@ -83,7 +82,6 @@ def build_image(
         labels: Labels beside those of the Dockerfile.
         no_cache: Run every step anew.
         target: The stage to stop at.
-        network: ``host`` or ``none`` for the RUN steps.
         offline: Steps reach nobody: pip installs from the wheelhouse alone, and the proxy is one that nobody serves.
         keeps_cache: The image tells which step made which layer, so that a build elsewhere can take them from it.
 
@@ -112,7 +110,6 @@ def build_image(
             made=made,
             no_cache=no_cache,
             target=target,
-            network=network,
             cache_from=[settings.build_cache] if settings.build_cache and not offline else [],
         )
         environment = {**engine.environment, **builder.environment, **both}
@@ -122,7 +119,7 @@ def build_image(
                 break
             failure = classify(output)
             if failure.kind != "network" or wait is None:
-                raise _broken(output, finished, log)
+                raise _broken(failure, output, finished, log)
             console.note(
                 f"the network failed in {_name(output.failed)}; again in {wait:.0f} s, finished layers are kept"
             )
@@ -213,8 +210,7 @@ def _name(step: Step | None) -> str:
     return text if len(text) <= NAME_WIDTH else text[: NAME_WIDTH - 3] + "..."
 
 
-def _broken(output: BuildOutput, finished: Finished, log: Path) -> BuildError:
-    failure = classify(output)
+def _broken(failure: Failure, output: BuildOutput, finished: Finished, log: Path) -> BuildError:
     step = output.failed
     ended = step.error if step else f"status {finished.returncode}"
     # the engine's sentence about a command repeats all of it

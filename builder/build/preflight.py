@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.engine.address import is_here
 from builder.engine.base import base_reference, base_tar, own_mirror
-from builder.engine.space import is_here
 from builder.errors import HostError, RegistryError
 from builder.settings import proxies
 
@@ -77,12 +77,10 @@ class Readiness:
 
     Attributes:
         jobs: Compile jobs.
-        reason: Why so many.
-        lines: What was found, a line each.
+        lines: What was found, a line each; one says why so many jobs.
     """
 
     jobs: int
-    reason: str
     lines: tuple[str, ...]
 
 
@@ -118,7 +116,7 @@ def preflight(engine: Engine, builder: Builder, needs: Needs, settings: Settings
     fine += [_reached(url)[1] for url in needs.urls]
     if wrong:
         raise HostError("\n".join(["this host is not ready to build:", *(f"  {line}" for line in wrong)]))
-    return Readiness(jobs=jobs, reason=reason, lines=tuple(fine))
+    return Readiness(jobs=jobs, lines=tuple(fine))
 
 
 def choose_jobs(cores: int, free_memory: int, wanted: int | None) -> tuple[int, str]:
@@ -141,26 +139,22 @@ def _free(engine: Engine, needs: Needs, memory: int) -> _Free:
         disk = os.statvfs(data_root)
         # file systems that make inodes as they need them say 0
         inodes = disk.f_favail if disk.f_files else None
-        available = _meminfo(Path("/proc/meminfo").read_text(), "MemAvailable")
+        available = _available(Path("/proc/meminfo").read_text())
         return _Free(where=str(data_root), bytes=disk.f_bavail * disk.f_frsize, inodes=inodes, memory=available)
+    where = f"{data_root} of {engine.name}"
     known = [*needs.images, *map(base_reference, needs.suites)]
     image = next((found for found in map(engine.image, known) if found), None)
     if image is None:
-        return _Free(where=f"{data_root} of {engine.name}", bytes=None, inodes=None, memory=memory)
+        return _Free(where=where, bytes=None, inodes=None, memory=memory)
     ask = "stat --file-system --format '%a %S %d' / && cat /proc/meminfo"
     told = engine.run_once(image.id, ["sh", "-c", ask], files={}, timeout=PROBE_SECONDS).stdout
     blocks, size, inodes = map(int, told.splitlines()[0].split())
-    return _Free(
-        where=f"{data_root} of {engine.name}",
-        bytes=blocks * size,
-        inodes=inodes or None,
-        memory=_meminfo(told, "MemAvailable"),
-    )
+    return _Free(where=where, bytes=blocks * size, inodes=inodes or None, memory=_available(told))
 
 
-def _meminfo(text: str, name: str) -> int:
-    """Return a line of /proc/meminfo in bytes."""
-    line = next(line for line in text.splitlines() if line.startswith(f"{name}:"))
+def _available(text: str) -> int:
+    """Return the free bytes that /proc/meminfo tells."""
+    line = next(line for line in text.splitlines() if line.startswith("MemAvailable:"))
     return int(line.split()[1]) * 1024
 
 
@@ -220,8 +214,6 @@ def _reached(url: str) -> tuple[bool, str]:
     try:
         socket.create_connection(at, timeout=REACH_SECONDS).close()
     except OSError as trouble:
-        return (
-            False,
-            f"network: {told} cannot be reached ({trouble}): check the network, the proxy or the mirror settings",
-        )
+        how = "check the network, the proxy or the mirror settings"
+        return False, f"network: {told} cannot be reached ({trouble}): {how}"
     return True, f"network: {told} answers"

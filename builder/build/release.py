@@ -9,10 +9,9 @@ from builder.errors import UsageError, VerifyError
 from builder.files import sha256
 from builder.models.record import write_record
 from builder.registry.attest import Payload
-from builder.registry.installed import installed_in
 from builder.registry.provenance import PREDICATE, STATEMENT_TYPE, provenance
 from builder.registry.publish import Publication, publish
-from builder.registry.sbom import SBOM_TYPE, sbom
+from builder.registry.sbom import SBOM_TYPE, installed_in, sbom
 from builder.registry.sign import signer
 from builder.verify.evidence import read_chain, read_lock
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,26 +38,15 @@ if TYPE_CHECKING:
     from builder.kernels.report import Report
     from builder.models.lock import Lock
     from builder.models.stack import Stack
+    from builder.patching.series import Series
     from builder.settings import Settings
 
 
-def build(
-    root: Path,
-    stack: Stack,
-    lock: Lock,
-    *,
-    engine: Engine,
-    origin: Origin,
-    settings: Settings,
-    console: Console,
-    records: Path,
-    no_cache: bool = False,
-    install: bool = False,
-    offline: bool = False,
-) -> tuple[Record, Path]:
-    """Build a stack into a verified image and write its record.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is built, where, and how.
 
-    Args:
+    Attributes:
         root: The checkout.
         stack: What to build.
         lock: Its lock.
@@ -64,10 +54,29 @@ def build(
         origin: What the user asked for instead of what the lock says.
         settings: Caches, jobs, certificates, mirrors.
         console: Where progress goes.
-        records: The folder of the records.
         no_cache: Build every step anew.
         install: Programs that make a base image may be installed from the distribution.
         offline: No step reaches the network: everything comes from the caches, the mirror and the wheelhouse.
+    """
+
+    root: Path
+    stack: Stack
+    lock: Lock
+    engine: Engine
+    origin: Origin
+    settings: Settings
+    console: Console
+    no_cache: bool = False
+    install: bool = False
+    offline: bool = False
+
+    def series(self) -> Series:
+        """Return the patches of the stack and those that the user appended."""
+        return series_of(self.root, self.stack, self.origin.patches)
+
+
+def build(job: Job, records: Path) -> tuple[Record, Path]:
+    """Build a stack into a verified image and write its record into the folder of the records.
 
     Returns:
         The record and its path.
@@ -78,62 +87,26 @@ def build(
         BuildError: The build failed, or a kernel is not as the series promises; then nothing was built.
         VerifyError: The image is there, and its record says what is wrong with it.
     """
-    with _staged(
-        root,
-        stack,
-        lock,
-        engine=engine,
-        origin=origin,
-        settings=settings,
-        console=console,
-        no_cache=no_cache,
-        install=install,
-        offline=offline,
-    ) as (context, image, kernels):
+    with _staged(job) as (context, image, kernels):
         built = image(
-            tags=(f"gfx1100/{stack.name}:{context.commit[:12]}",),
+            tags=(f"gfx1100/{job.stack.name}:{context.commit[:12]}",),
             labels={
                 LABEL + "dockerfile-sha256": context.dockerfile_sha256,
                 LABEL + "context-sha256": context.context_sha256,
                 LABEL + "manifest-sha256": sha256_file(context.folder / "chain" / "manifest.json"),
             },
-            no_cache=no_cache,
         )
-    console.step(
+    job.console.step(
         f"built {built.image_id[:19]} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached"
     )
-    return _verified(
-        engine, stack, context, built.image_id, kernels, root=root, origin=origin, console=console, records=records
-    )
+    return _verified(job, context, built.image_id, kernels, records)
 
 
-def build_stage(
-    root: Path,
-    stack: Stack,
-    lock: Lock,
-    *,
-    stage: str,
-    engine: Engine,
-    origin: Origin,
-    settings: Settings,
-    console: Console,
-    install: bool = False,
-) -> str:
+def build_stage(job: Job, stage: str) -> str:
     """Build one stage of a stack and push it to the setting ``build_cache``, for a build on another machine.
 
     That build takes the stage's layers instead of running its steps; so the compilers may run in one job of a hosted
     runner and everything else in the next.
-
-    Args:
-        root: The checkout.
-        stack: What to build.
-        lock: Its lock.
-        stage: The stage's name in the Dockerfile.
-        engine: Where to build.
-        origin: What the user asked for instead of what the lock says.
-        settings: Caches, jobs, certificates, mirrors.
-        console: Where progress goes.
-        install: Programs that make a base image may be installed from the distribution.
 
     Returns:
         What was pushed, by digest.
@@ -142,42 +115,20 @@ def build_stage(
         UsageError: No ``build_cache`` is set, or it has no tag.
         ToolError: As :func:`build`; or the push failed.
     """
-    place = parse_reference(settings.build_cache or "")
+    place = parse_reference(job.settings.build_cache or "")
     if place.tag is None:
         raise UsageError(f"the setting build_cache names {place}, which has no tag", hint="write HOST/NAME:TAG")
-    with _staged(
-        root,
-        stack,
-        lock,
-        engine=engine,
-        origin=origin,
-        settings=settings,
-        console=console,
-        no_cache=False,
-        install=install,
-        offline=False,
-    ) as (_, image, _):
+    with _staged(job) as (_, image, _):
         built = image(tags=(str(place),), target=stage, keeps_cache=True)
-    console.step(f"built {stage} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached")
-    return str(place.at(engine.push(place.repository, place.tag, on_progress=console.step)))
+    job.console.step(f"built {stage} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached")
+    return str(place.at(job.engine.push(place.repository, place.tag, on_progress=job.console.step)))
 
 
 @contextlib.contextmanager
-def _staged(
-    root: Path,
-    stack: Stack,
-    lock: Lock,
-    *,
-    engine: Engine,
-    origin: Origin,
-    settings: Settings,
-    console: Console,
-    no_cache: bool,
-    install: bool,
-    offline: bool,
-) -> Iterator[tuple[Context, Callable[..., BuiltImage], Report | None]]:
+def _staged(job: Job) -> Iterator[tuple[Context, Callable[..., BuiltImage], Report | None]]:
     """Check the host, make bases and context, compile the touched kernels; yield context, what builds it, figures."""
-    if offline:
+    stack, lock, engine, settings, console = job.stack, job.lock, job.engine, job.settings, job.console
+    if job.offline:
         require_full(stack, lock, settings)
     ready = preflight(engine, find_builder(), Needs.of(stack), settings=settings)
     for line in ready.lines:
@@ -190,10 +141,10 @@ def _staged(
                 cache=settings.cache,
                 mirror=settings.apt_mirror,
                 console=console,
-                install=install,
+                install=job.install,
             )
     with tempfile.TemporaryDirectory(prefix="gfx1100-") as scratch:
-        context = make_context(root, stack, lock, Path(scratch, "context"), origin=origin, settings=settings)
+        context = make_context(job.root, stack, lock, Path(scratch, "context"), origin=job.origin, settings=settings)
         console.step(
             f"staged {stack.name} {context.version}: {context.context_bytes / 1e6:.1f} MB in {context.seconds:.1f} s"
         )
@@ -203,19 +154,20 @@ def _staged(
             context.folder,
             settings=settings,
             jobs=ready.jobs,
-            log=root / "logs" / f"{stack.name}-{timestamp().replace(':', '')}.log",
+            log=job.root / "logs" / f"{stack.name}-{timestamp().replace(':', '')}.log",
             console=console,
-            offline=offline,
+            no_cache=job.no_cache,
+            offline=job.offline,
         )
         kernels = None
         if stack.device == "rocm":
-            toolchain = functools.cache(lambda: image(tags=(), target=TOOLCHAIN, no_cache=no_cache).image_id)
-            series = series_of(root, stack, origin.patches)
+            toolchain = functools.cache(lambda: image(tags=(), target=TOOLCHAIN).image_id)
+            series = job.series()
             questions = compiler_questions(series)
             unneeded = accepted(engine, toolchain(), questions, arch=stack.arch) if questions else {}
             if unneeded:
                 context = make_context(
-                    root, stack, lock, context.folder, origin=origin, settings=settings, unneeded=unneeded
+                    job.root, stack, lock, context.folder, origin=job.origin, settings=settings, unneeded=unneeded
                 )
             patched = Patched(
                 tree=context.folder / "source",
@@ -226,24 +178,14 @@ def _staged(
         yield context, image, kernels
 
 
-def _verified(
-    engine: Engine,
-    stack: Stack,
-    context: Context,
-    image_id: str,
-    kernels: Report | None,
-    *,
-    root: Path,
-    origin: Origin,
-    console: Console,
-    records: Path,
-) -> tuple[Record, Path]:
-    image = engine.image(image_id)
+def _verified(job: Job, context: Context, image_id: str, kernels: Report | None, records: Path) -> tuple[Record, Path]:
+    stack, console = job.stack, job.console
+    image = job.engine.image(image_id)
     if image is None:
         raise BuildError(
             f"the engine has no image {image_id} after the build", hint="is something else pruning images?"
         )
-    examination = verify(engine, image, stack, series_of(root, stack, origin.patches))
+    examination = verify(job.engine, image, stack, job.series())
     reports = records.parent / "reports"
     examination.keep(reports)
     figures = canonical_json(kernels.document()) if kernels else None

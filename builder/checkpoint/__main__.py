@@ -37,9 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         document, text = _run(options)
     except ToolError as trouble:
-        failure = {"code": trouble.exit_code, "class": type(trouble).__name__, "message": trouble.message}
         if options.json:
-            sys.stdout.write(json.dumps({"error": {**failure, "hint": trouble.hint}}) + "\n")
+            sys.stdout.write(json.dumps({"error": trouble.as_json()}) + "\n")
         sys.stderr.write(f"error: {trouble.message}\n" + (f"hint: {trouble.hint}\n" if trouble.hint else ""))
         return trouble.exit_code
     sys.stdout.write((json.dumps(document, indent=2) if options.json else text) + "\n")

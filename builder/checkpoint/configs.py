@@ -122,15 +122,15 @@ def _place(file: str, keys: tuple[str, ...], config: dict[str, Any], text: str) 
         method = "gptq"  # AutoGPTQ's quantize_config.json does not name its method
     name = str(method).lower() if method is not None else None
     place = Place(file, keys, config, name, DIALECTS.get(name or ""), text)
+    blocks = config.get("block_name_to_quantize")
     for key, sound in (
         ("dynamic", _is_map(config.get("dynamic"))),
         ("ignore", _is_names(config.get("ignore"))),
         ("extra_config", _is_map(config.get("extra_config"), of_maps=True)),
-        ("block_name_to_quantize", isinstance(config.get("block_name_to_quantize"), str)),
+        ("block_name_to_quantize", isinstance(blocks, str) or _is_names(blocks)),
         ("config_groups", _is_map(config.get("config_groups"), of_maps=True)),
     ):
-        names = key == "block_name_to_quantize" and _is_names(config.get(key))
-        if place.dialect and config.get(key) is not None and not (sound or names):
+        if place.dialect and config.get(key) is not None and not sound:
             raise UsageError(f"{place}: {key} is {str(config[key])[:60]!r}, which no engine can read")
     return place
 

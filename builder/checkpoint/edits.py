@@ -53,7 +53,8 @@ def rewritten(place: Place, modules: tuple[Module, ...], tensors: Iterable[str])
     else:
         new = f"[{first[1]}]" if settings is None else f"{{{first[0]}: {first[1]}}}"
         if key in place.config:
-            text = spans.replaced(place.text, spans.find(place.text, (*place.at, key)), new)
+            there = spans.find(place.text, (*place.at, key))
+            text = place.text[: there.value] + new + place.text[there.end :]
         else:
             whole = spans.find(place.text, place.at)
             text = spans.changed(place.text, whole, drop=set(), first=(json.dumps(key), new))

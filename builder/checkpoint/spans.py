@@ -87,11 +87,6 @@ def changed(text: str, whole: Member, *, drop: set[int], first: tuple[str, str])
     return "".join([*pieces, text[last:]])
 
 
-def replaced(text: str, whole: Member, value: str) -> str:
-    """Return the text with one value replaced."""
-    return text[: whole.value] + value + text[whole.end :]
-
-
 def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in SPACE:
         at += 1

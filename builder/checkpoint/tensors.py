@@ -6,19 +6,16 @@ most 100 MB (https://github.com/huggingface/safetensors, "Format").
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import stat
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builder.errors import UsageError
-from builder.files import inside, read_text
+from builder.files import inside, opened, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 INDEX = "model.safetensors.index.json"
@@ -107,7 +104,9 @@ def read_header(path: Path, shard: str) -> list[Tensor]:
     Raises:
         UsageError: The header is cut off, too long, not JSON, or says what the file's size rules out.
     """
-    with _regular(path) as (file, size):
+    with opened(path) as whole:
+        file = whole.fileno()
+        size = os.fstat(file).st_size
         if size < LENGTH_BYTES:
             raise UsageError(f"{path} is cut off: {size} bytes hold no safetensors header", hint=DOWNLOAD_AGAIN)
         length = int.from_bytes(_read(file, LENGTH_BYTES, 0), "little")
@@ -201,22 +200,6 @@ def _utf8(raw: bytes, path: Path) -> str:
         return raw.decode()
     except UnicodeDecodeError as trouble:
         raise UsageError(f"{path}: the header is not UTF-8 text") from trouble
-
-
-@contextlib.contextmanager
-def _regular(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the descriptor and the size of a regular file; a pipe or a device must not make us wait."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as trouble:
-        raise UsageError(f"{path} cannot be read: {trouble.strerror}") from trouble
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{path} is no regular file")
-        yield file, found.st_size
-    finally:
-        os.close(file)
 
 
 def _read(file: int, count: int, offset: int) -> bytes:

@@ -27,15 +27,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-images.register(app)
-publishing.register(app)
-verify.register(app)
-registry.register(app)
-serving.register(app)
-kernels.register(app)
-host.register(app)
-export.register(app)
-watch.register(app)
+for command in (
+    *(images.lock, images.render, images.stage, images.build),
+    *(publishing.publish, publishing.pull, publishing.trace),
+    verify.verify,
+    *(registry.images, registry.bundle, registry.load),
+    *(serving.serve, serving.status, serving.logs, serving.stop, serving.rollback, serving.quickstart),
+    kernels.kernels,
+    *(host.doctor, host.lint, host.plan),
+    export.export,
+    watch.watch,
+):
+    app.command()(command)
 app.add_typer(patches.app)
 app.add_typer(checkpoint.app)
 

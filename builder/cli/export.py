@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from builder.cli.host import ProfileName
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,14 +20,9 @@ if TYPE_CHECKING:
     from builder.models.profile import Profile
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(export)
-
-
 def export(
     context: typer.Context,
-    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Name of a profile, or a YAML file.")],
+    profile: ProfileName,
     *,
     form: Annotated[Literal["compose", "kubernetes", "systemd"], typer.Option("--format", help="For whom.")],
     output: Annotated[

@@ -26,12 +26,9 @@ HostRoot = Annotated[
     Path | None, typer.Option("--host-root", metavar="DIR", help="A copy of a host: its sys, proc and dev.")
 ]
 ModelOption = Annotated[Path | None, typer.Option("--model", metavar="DIR", help="The checkpoint.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    for command in (doctor, lint, plan):
-        app.command()(command)
+ImageOption = Annotated[
+    str | None, typer.Option("--image", metavar="REF", help="Read the engine's own host, in a container of this image.")
+]
 
 
 def doctor(
@@ -42,10 +39,7 @@ def doctor(
         str | None, typer.Option("--profile", metavar="PROFILE", help="Ask for this profile, too.")
     ] = None,
     model: ModelOption = None,
-    image: Annotated[
-        str | None,
-        typer.Option("--image", metavar="REF", help="Read the engine's own host, in a container of this image."),
-    ] = None,
+    image: ImageOption = None,
 ) -> None:
     """Say whether this GPU host is fit, and what to do when it is not; end with 3 then.
 
@@ -87,8 +81,7 @@ def lint(
 
     Example: gfx1100 lint -- docker run --device /dev/kfd vllm vllm serve /models/m --tensor-parallel-size 2
     """
-    from builder.lint.page import rules_page
-    from builder.lint.run import RULES, fixed
+    from builder.lint.run import RULES, fixed, rules_page
     from builder.lint.run import lint as check
 
     state: State = context.obj
@@ -123,10 +116,7 @@ def plan(
     *,
     model: ModelOption = None,
     host_root: HostRoot = None,
-    image: Annotated[
-        str | None,
-        typer.Option("--image", metavar="REF", help="Read the engine's own host, in a container of this image."),
-    ] = None,
+    image: ImageOption = None,
 ) -> None:
     """Show what a profile needs of cards, RAM and /dev/shm, how many tokens fit, and which flag to change.
 

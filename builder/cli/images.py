@@ -35,12 +35,6 @@ PatchesOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    for command in (lock, render, stage, build):
-        app.command()(command)
-
-
 def lock(
     context: typer.Context,
     stack: StackName,
@@ -61,7 +55,8 @@ def lock(
     from builder.files import write_atomic
     from builder.models.lock import load_lock, lock_path
     from builder.models.stack import load_stack
-    from builder.resolve.lock import differences, filled, resolve, stale
+    from builder.resolve.lock import differences, resolve, stale
+    from builder.resolve.wheelhouse import filled
 
     state: State = context.obj
     if offline and download:
@@ -190,8 +185,8 @@ def build(
 
     Example: gfx1100 build smoke --jobs 2
     """
+    from builder.build.run import Job, build_stage
     from builder.build.run import build as build_stack
-    from builder.build.run import build_stage
     from builder.models.stack import REHEARSAL, load_stack
     from builder.resolve.lock import ensure_lock
     from builder.stage.context import Origin
@@ -204,34 +199,23 @@ def build(
     lock = ensure_lock(
         state.root, wanted, settings=state.settings, console=state.console, commit=ref is None and not dirty
     )
-    settings = state.settings if jobs is None else state.settings.model_copy(update={"jobs": jobs})
-    if stage is not None:
-        pushed = build_stage(
-            state.root,
-            wanted,
-            lock,
-            stage=stage,
-            engine=state.engine,
-            origin=origin,
-            settings=settings,
-            console=state.console,
-            install=rehearse,
-        )
-        state.console.result({"stack": wanted.name, "stage": stage, "pushed": pushed}, pushed)
-        return
-    record, path = build_stack(
-        state.root,
-        wanted,
-        lock,
+    job = Job(
+        root=state.root,
+        stack=wanted,
+        lock=lock,
         engine=state.engine,
         origin=origin,
-        settings=settings,
+        settings=state.settings if jobs is None else state.settings.model_copy(update={"jobs": jobs}),
         console=state.console,
-        records=state.records,
         no_cache=no_cache,
         install=rehearse,
         offline=offline,
     )
+    if stage is not None:
+        pushed = build_stage(job, stage)
+        state.console.result({"stack": wanted.name, "stage": stage, "pushed": pushed}, pushed)
+        return
+    record, path = build_stack(job, state.records)
     state.console.result(
         {**record.model_dump(mode="json"), "record": str(path)}, f"{_checks_text(record)}\nrecord: {path}"
     )

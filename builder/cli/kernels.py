@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from builder.cli.state import State
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(kernels)
-
-
 def kernels(
     context: typer.Context,
     stack: StackName,

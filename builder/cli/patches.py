@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from builder.cli.images import PatchesOption, StackName
 from builder.console import table
 
 if TYPE_CHECKING:
@@ -15,12 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="patches", help="List, check and apply the series of a stack.", no_args_is_help=True)
 
-StackName = Annotated[str, typer.Argument(metavar="STACK")]
 TreeOption = Annotated[Path, typer.Option("--tree", metavar="DIR", help="The source tree.")]
-PatchesOption = Annotated[
-    list[Path] | None,
-    typer.Option("--patches", metavar="DIR", help="Folder of patches that are appended to the series."),
-]
 
 
 @app.command(name="list")

@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from builder.models.record import Record
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    for command in (publish, pull, trace):
-        app.command()(command)
-
-
 def publish(
     context: typer.Context,
     what: Annotated[str, typer.Argument(metavar="STACK|RECORD", help="A stack (its newest record) or a record file.")],
@@ -136,15 +130,13 @@ def newest_record(state: State, stack: str) -> Record:
     Raises:
         UsageError: There is none.
     """
-    from builder.models.record import read_record
     from builder.models.stack import load_stack
 
     load_stack(state.root, stack)
-    records = [read_record(path) for path in state.records.glob(f"{stack}-*.json")]
-    ours = [record for record in records if record.stack == stack]
-    if not ours:
+    records = _records(state, stack)
+    if not records:
         raise UsageError(f"there is no record of {stack} in {state.records}", hint=f"run `gfx1100 build {stack}`")
-    return max(ours, key=lambda record: record.created)
+    return records[-1]
 
 
 def repository_of(state: State, stack: str) -> str:
@@ -153,20 +145,25 @@ def repository_of(state: State, stack: str) -> str:
     Raises:
         UsageError: Neither says anything.
     """
-    from builder.models.record import read_record
-
     named = state.settings.repository(stack)
     if named:
         return named
-    records = [read_record(path) for path in state.records.glob(f"{stack}-*.json")]
-    published = [record for record in records if record.stack == stack and record.published]
-    newest = max(published, key=lambda record: record.created, default=None)
-    if newest is None or newest.published is None:
+    published = [record.published for record in _records(state, stack) if record.published]
+    if not published:
         raise UsageError(
             f"nothing says where {stack} is published",
             hint="set registry in gfx1100.local.yaml, such as HOST/NAME-{stack}, or name the image: HOST/NAME:latest",
         )
-    return newest.published.repository
+    return published[-1].repository
+
+
+def _records(state: State, stack: str) -> list[Record]:
+    """Return the records of a stack, the newest last."""
+    from builder.models.record import read_record
+
+    # the records of vllm-int8 begin with vllm- as well
+    records = [read_record(path) for path in state.records.glob(f"{stack}-*.json")]
+    return sorted((record for record in records if record.stack == stack), key=lambda record: record.created)
 
 
 def _is_elsewhere(state: State, target: str) -> bool:

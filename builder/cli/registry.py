@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from builder.registry.bundle import Bundle
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    for command in (images, bundle, load):
-        app.command()(command)
-
-
 def images(
     context: typer.Context,
     *,

@@ -7,20 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from builder.cli.host import ProfileName
 from builder.cli.state import State
 from builder.errors import DeployError, UsageError
 
 if TYPE_CHECKING:
     from builder.engine.port import Image
     from builder.models.profile import Profile
-
-ProfileName = Annotated[str, typer.Argument(metavar="PROFILE", help="Name of a file in profiles/.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    for command in (serve, status, logs, stop, rollback, quickstart):
-        app.command()(command)
 
 
 def serve(

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 PATHS = (("/", "./", "../"), ("/", ".whl", ".so", ".hsaco"))
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(verify)
-
-
 def verify(
     context: typer.Context,
     target: Annotated[

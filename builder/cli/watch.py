@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from builder.watch.outcome import Result
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(watch)
-
-
 def watch(
     context: typer.Context,
     stack: Annotated[str | None, typer.Argument(metavar="[STACK]", help="Name of a file in stacks/.")] = None,

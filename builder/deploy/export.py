@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from builder.deploy import warm_up
 from builder.deploy.labels import ANYWHERE, container_name
 from builder.deploy.mounts import model_mounts
-from builder.deploy.spec import CACHE, CACHES, COMPILING, cache_name
+from builder.deploy.spec import CACHE, COMPILING, cache_volume, environment_of
 from builder.errors import UsageError
 from builder.files import read_text
 from builder.registry.reference import parse_reference
+from builder.stage.render import templates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,10 +115,7 @@ def _values(
     profile: Profile, reference: str, host: Host | None, model: Path | None, drafter: Path | None
 ) -> dict[str, Any]:
     """Return what the templates read."""
-    known = host is not None and len(host.chosen) >= profile.gpus > 0
-    cards = host.chosen[: profile.gpus] if host and known else ()
-    kfd = (host.facts.get("kfd") or {}).get("gid") if host and known else None
-    numbers = (kfd, *(card.gid for card in cards))
+    cards = host.chosen[: profile.gpus] if host and len(host.chosen) >= profile.gpus else ()
     usual = [f"/dev/dri/renderD{FIRST_NODE + at}" for at in range(profile.gpus)]
     cached = profile.engine in COMPILING
     ours = profile.stack is not None or cached
@@ -141,15 +139,12 @@ def _values(
         "profile": profile,
         "name": container_name(profile.name).replace(".", "-"),
         "image": reference,
-        "environment": {
-            **({key: f"{CACHE}/{folder}" for key, folder in CACHES.items()} if cached else {}),
-            **profile.environment,
-        },
+        "environment": environment_of(profile),
         "nodes": [card.render_node for card in cards] if cards else usual,
-        "groups": list(dict.fromkeys(number for number in numbers if number is not None)),
+        "groups": host.gids_of(cards) if host and cards else (),
         "folders": folders,
         "links": sorted(links.items()),
-        "cache": cache_name(reference.partition("@")[2]) if cached else None,
+        "cache": cache_volume(reference.partition("@")[2]) if cached else None,
         "cache_path": CACHE,
         "user": USER if ours else None,
         "group": USER if ours else None,
@@ -179,16 +174,7 @@ def _probe(profile: Profile) -> list[str]:
 
 
 def _renderer(root: Path, values: Mapping[str, Any]) -> Callable[[str], str]:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(root / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - none of these files is HTML
-    )
+    environment = templates(root)
     environment.filters |= {
         "word": _word,
         "compose": lambda text: _word(text.replace("$", "$$")),

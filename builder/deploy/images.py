@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.console import table
 from builder.deploy.history import read_history
-from builder.deploy.serve import DEPLOYMENT
+from builder.deploy.labels import DEPLOYMENT, PREVIOUS
 from builder.errors import HostError
 from builder.models.record import STACK_LABEL, Record, read_record
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.engine.port import Engine, Image
-
-KEPT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,7 @@ def held_images(engine: Engine, *, records: Path, state: Path) -> list[Held]:
     return sorted(found, key=lambda held: held.stack)
 
 
-def prune_images(engine: Engine, held: Iterable[Held], *, keep: int = KEPT) -> tuple[list[Held], list[Held]]:
+def prune_images(engine: Engine, held: Iterable[Held], *, keep: int) -> tuple[list[Held], list[Held]]:
     """Take away old images: none that a deployment runs, can go back to or was stopped with, and none without a record.
 
     Args:
@@ -112,15 +110,10 @@ def images_text(held: list[Held]) -> str:
 
 
 def _held(image: Image, records: list[Record], roles: list[str]) -> Held:
-    digests = {entry.partition("@")[2] for entry in image.repo_digests}
-    record = next(
-        (
-            one
-            for one in records
-            if one.image_id == image.id or (one.published is not None and one.published.digest in digests)
-        ),
-        None,
+    ours = (
+        one for one in records if image.id == one.image_id or (one.published and one.published.digest in image.digests)
     )
+    record = next(ours, None)
     return Held(
         stack=image.labels.get(STACK_LABEL, ""),
         version=image.labels.get("org.opencontainers.image.version", ""),
@@ -140,7 +133,7 @@ def _roles(engine: Engine, state: Path) -> dict[str, list[str]]:
     current: dict[str, str] = {}
     for container in engine.containers(DEPLOYMENT):
         profile = container.labels[DEPLOYMENT]
-        if container.name.endswith("-previous"):
+        if container.name.endswith(PREVIOUS):
             role = "way back of"
         else:
             role = "running" if container.state == "running" else "stopped"

@@ -104,11 +104,8 @@ class Progress:
         return [*found, *self._cache()]
 
     def _counts(self, fallback: Fallback) -> bool:
-        environment, command = self._profile.environment, " ".join(self._profile.command)
-        return (
-            self._profile.gpus >= fallback.cards
-            and fallback.flag in command
-            and all(environment.get(name) == value for name, value in fallback.variables.items())
+        return self._profile.gpus >= fallback.cards and all(
+            self._profile.environment.get(name) == value for name, value in fallback.variables.items()
         )
 
     def _cache(self) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from builder.deploy.history import Entry, append, read_history
 from builder.deploy.labels import DEPLOYMENT, NEXT, Target, container_name, rivals
 from builder.deploy.progress import Progress
-from builder.deploy.ready import Answer, Warmed, wait_ready, warm
+from builder.deploy.ready import Answer, Started, Warmed, wait_ready, warm
 from builder.deploy.spec import CACHE, CACHES, Placement, container_spec, owner
 from builder.deploy.switch import STOP_SECONDS, Switch, stopped_entry
 from builder.errors import DeployError, ToolError, UsageError
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from builder.console import Console
     from builder.engine.port import Container, ContainerSpec, Engine, Image
     from builder.models.profile import Profile
-
-
-__all__ = ("DEPLOYMENT", "Deployment", "container_name", "rollback_image", "serve", "stop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +88,6 @@ def serve(
     state: Path,
     console: Console,
     placement: Placement = Placement(),  # noqa: B008 - frozen
-    environment: dict[str, str] | None = None,
     contexts: tuple[int, ...] | None = None,
     cards_free: Callable[[], None] = lambda: None,
 ) -> Deployment:
@@ -108,7 +104,6 @@ def serve(
         state: The state folder.
         console: Where progress goes.
         placement: Devices, groups and model folders.
-        environment: Variables on top of the profile's.
         contexts: Prompt lengths of the warm-up, or None for the usual ones.
         cards_free: Returns once the memory of the chosen cards is free; called when the old deployment has ended.
 
@@ -123,7 +118,7 @@ def serve(
         _clear_leftovers(engine, profile)
         old = engine.container(name)
         _refuse_foreign(old, profile)
-        fresh = _created(engine, container_spec(profile, image, reference, placement, environment or {}), image)
+        fresh = _created(engine, container_spec(profile, image, reference, placement), image)
         standing = rivals(engine, profile, placement.devices)
         progress = Progress(profile, usual=read_history(state, profile.name).usual_seconds(image.id))
         switch = Switch(
@@ -135,9 +130,10 @@ def serve(
             console.step(f"starting {reference} as {fresh.name}")
             engine.start(fresh.id)
             _check_memory(engine, fresh, profile)
-            answer = wait_ready(engine, fresh, target, on_progress=console.step, progress=progress)
+            started = Started(engine, fresh, console.step, progress)
+            answer = wait_ready(started, target)
             console.step(f"answered a prompt after {answer.seconds:.1f} s")
-            warmed = warm(engine, fresh, target, contexts=contexts, on_progress=console.step, progress=progress)
+            warmed = warm(started, target, contexts)
             switch.take_over()
         except BaseException as trouble:
             switch.fall_back()
@@ -146,8 +142,8 @@ def serve(
                 raise
             raise DeployError(f"{trouble.message}\n{profile.name} failed; {switch.now}", hint=trouble.hint) from trouble
         entry = _entry(image, reference, placement, answer.seconds, None)
-        figures = dict(progress.figures)
-        append(state, profile.name, entry.model_copy(update={"kv_tokens": figures.get("kv_tokens", 0)}))
+        kv_tokens = progress.figures.get("kv_tokens", 0)
+        append(state, profile.name, entry.model_copy(update={"kv_tokens": kv_tokens}))
         switch.record_stopped()
     return Deployment(
         container=name,
@@ -156,7 +152,7 @@ def serve(
         answer=answer,
         warmed=tuple(warmed),
         warnings=tuple(progress.warnings()),
-        figures=figures,
+        figures=dict(progress.figures),
         stopped=switch.others,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from builder.engine.port import ContainerSpec
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from builder.engine.port import Image
     from builder.host.host import Gpu, Host
@@ -51,7 +51,7 @@ class Placement:
 
 
 def place(
-    host: Host | None,
+    host: Host,
     profile: Profile,
     *,
     taken: Iterable[str] = (),
@@ -62,7 +62,7 @@ def place(
     """Return the cards and folders for a profile: cards that are free and drive no screen come first.
 
     Args:
-        host: The engine's host, or None for a profile without cards.
+        host: The engine's host.
         profile: How many cards it needs.
         taken: Render nodes that deployments of other profiles hold.
         model: The model folder.
@@ -78,44 +78,35 @@ def place(
     ):
         if wanted and given is None:
             raise UsageError(f"{profile.name} needs a folder at {wanted}", hint=f"name it with {option} DIR")
-    if host is None or profile.gpus == 0:
+    if profile.gpus == 0:
         return Placement(model=model, drafter=drafter, local=local)
     held = set(taken)
     cards: list[Gpu] = sorted(host.chosen, key=lambda gpu: (gpu.render_node in held, gpu.screens > 0))[: profile.gpus]
-    kfd = host.facts.get("kfd") or {}
-    numbers = (kfd.get("gid"), *(gpu.gid for gpu in cards))
     return Placement(
         devices=("/dev/kfd", *sorted(gpu.render_node for gpu in cards if gpu.render_node)),
-        groups=tuple(dict.fromkeys(number for number in numbers if number is not None)),
+        groups=host.gids_of(cards),
         model=model,
         drafter=drafter,
         local=local,
     )
 
 
-def container_spec(
-    profile: Profile, image: Image, reference: str, placement: Placement, environment: Mapping[str, str]
-) -> ContainerSpec:
+def container_spec(profile: Profile, image: Image, reference: str, placement: Placement) -> ContainerSpec:
     """Return the container of a deployment that has not taken over yet."""
     mounts: dict[Path, tuple[str, bool]] = {}
     drafter = profile.needs.drafter if profile.needs else None
     for folder, at in ((placement.model, profile.model), (placement.drafter, drafter)):
         if folder is not None and at is not None:
             mounts |= model_mounts(folder, at) if placement.local else {folder: (at, True)}
-    cached = profile.engine in COMPILING
     return ContainerSpec(
         image=image.id,
         name=container_name(profile.name) + NEXT,
         command=profile.command,
-        environment={
-            **({name: f"{CACHE}/{folder}" for name, folder in CACHES.items()} if cached else {}),
-            **profile.environment,
-            **environment,
-        },
+        environment=environment_of(profile),
         labels=labels_of(profile, reference, placement.devices),
         ports={profile.port: (profile.address, profile.port)},
         mounts=mounts,
-        volumes={cache_volume(image, reference): CACHE} if cached else {},
+        volumes={cache_volume(reference.partition("@")[2] or image.id): CACHE} if profile.engine in COMPILING else {},
         devices=placement.devices,
         groups=placement.groups,
         shm_bytes=profile.shm_bytes,
@@ -123,13 +114,14 @@ def container_spec(
     )
 
 
-def cache_volume(image: Image, reference: str) -> str:
+def environment_of(profile: Profile) -> dict[str, str]:
+    """Return the variables of a profile, with the places of the compile caches where its engine has some."""
+    caches = {name: f"{CACHE}/{folder}" for name, folder in CACHES.items()} if profile.engine in COMPILING else {}
+    return {**caches, **profile.environment}
+
+
+def cache_volume(digest: str) -> str:
     """Return the volume of an image's compile caches; another image never sees it, so none of them is ever stale."""
-    return cache_name(reference.partition("@")[2] or image.id)
-
-
-def cache_name(digest: str) -> str:
-    """Return the name of a digest's cache volume."""
     return f"gfx1100-cache-{digest.removeprefix('sha256:')[:16]}"
 
 
@@ -146,7 +138,6 @@ class Shown:
 
     spec: ContainerSpec
     url: str
-    notes: tuple[str, ...] = field(default_factory=tuple)
 
     def as_json(self) -> dict[str, object]:
         """Return what ``serve --dry-run --json`` prints."""
@@ -163,7 +154,7 @@ class Shown:
             "host_ipc": spec.host_ipc,
             "url": self.url,
             "port": next(iter(spec.ports)),
-            "notes": list(self.notes),
+            "notes": [],
         }
 
     def text(self) -> str:
@@ -175,4 +166,4 @@ class Shown:
             lines.append(f"groups {', '.join(map(str, spec.groups))}")
         lines += [f"{host} at {at}{', read-only' if ro else ''}" for host, (at, ro) in spec.mounts.items()]
         lines += [f"volume {name} at {at}" for name, at in spec.volumes.items()]
-        return "\n".join([*lines, *self.notes])
+        return "\n".join(lines)

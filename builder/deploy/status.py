@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.request import ProxyHandler, build_opener
 
 from builder.deploy import warm_up
 from builder.deploy.history import read_history
 from builder.deploy.labels import NEXT, Target, container_name, target_of
-from builder.deploy.metrics import Load, read_load
 from builder.verify.trace import DIGEST_LABEL
 
 if TYPE_CHECKING:
@@ -21,6 +23,52 @@ if TYPE_CHECKING:
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 SHOWN = 5
+SAMPLE_SECONDS = 1.0
+REQUEST_SECONDS = 5.0
+# Prometheus' text form: name{labels} value (https://prometheus.io/docs/instrumenting/exposition_formats/)
+LINE = re.compile(r"^(?:[a-z]+:)?([a-zA-Z_]\w*)(?:\{.*\})? ([0-9.eE+-]+|NaN)(?: \d+)?$")
+# the engines' names without their prefix: vllm/v1/metrics/loggers.py, sglang/srt/metrics/collector.py
+RUNNING = ("num_requests_running", "num_running_reqs")
+WAITING = ("num_requests_waiting", "num_queue_reqs")
+KV_USE = ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage")
+MADE = ("generation_tokens_total", "generation_tokens")
+READ = ("prompt_tokens_total", "prompt_tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a server is doing.
+
+    Attributes:
+        running: Requests that are answered now.
+        waiting: Requests that wait.
+        kv_use: Used part of the KV cache, 0 to 1.
+        tokens_per_second: Tokens generated a second, over the last second, of all requests.
+        prompt_tokens_per_second: Prompt tokens read a second, likewise.
+        generated: Tokens generated since the start.
+    """
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_use: float | None = None
+    tokens_per_second: float | None = None
+    prompt_tokens_per_second: float | None = None
+    generated: int | None = None
+
+    def text(self) -> str:
+        """Return it for people."""
+        told = []
+        if self.running is not None:
+            told.append(f"{self.running} running, {self.waiting or 0} waiting")
+        if self.kv_use is not None:
+            told.append(f"KV cache {self.kv_use:.1%} used")
+        if self.tokens_per_second is not None:
+            told.append(
+                f"{self.tokens_per_second:.1f} tokens/s, prompts {self.prompt_tokens_per_second or 0:.1f} tokens/s"
+            )
+        if self.generated is not None:
+            told.append(f"{self.generated:,} tokens since the start")
+        return "; ".join(told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,18 +101,7 @@ class Status:
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
-        return {
-            "state": self.state,
-            "profile": self.profile,
-            "digest": self.digest,
-            "since": self.since,
-            "uptime_seconds": self.uptime_seconds,
-            "restarts": self.restarts,
-            "url": self.url,
-            "load": None if self.load is None else asdict(self.load),
-            "kv_tokens": self.kv_tokens,
-            "history": [entry.model_dump() for entry in self.history],
-        }
+        return asdict(self) | {"history": [entry.model_dump() for entry in self.history]}
 
     def text(self) -> str:
         """Return it for people."""
@@ -102,7 +139,7 @@ def status(engine: Engine, profile: Profile, *, state: Path) -> Status:
     target = target_of(container) or Target.of(profile)
     base = target.base(engine)
     what = _state(container, base + target.health, came_up=container.name == name)
-    ready = next((e for e in reversed(history.entries) if e.event == "ready"), None)
+    ready = history.last_ready()
     return Status(
         state=what,
         profile=profile.name,
@@ -115,6 +152,58 @@ def status(engine: Engine, profile: Profile, *, state: Path) -> Status:
         kv_tokens=ready.kv_tokens if ready and ready.image_id == container.image_id else 0,
         history=last,
     )
+
+
+def read_load(base: str) -> Load | None:
+    """Return what a server is doing, looked at twice while it answers something; None without metrics."""
+    first = _read(base)
+    if first is None:
+        return None
+    running = _pick(first, RUNNING)
+    seconds, second = 0.0, first
+    if running:
+        began = time.monotonic()
+        time.sleep(SAMPLE_SECONDS)
+        second = _read(base) or first
+        seconds = time.monotonic() - began
+    made = _pick(second, MADE)
+    return Load(
+        running=None if running is None else int(running),
+        waiting=None if (waiting := _pick(second, WAITING)) is None else int(waiting),
+        kv_use=_pick(second, KV_USE),
+        tokens_per_second=_speed(first, second, MADE, seconds),
+        prompt_tokens_per_second=_speed(first, second, READ, seconds),
+        generated=None if made is None else int(made),
+    )
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Return the samples of Prometheus' text form by their names without the engine's prefix, summed over labels."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        matched = LINE.match(line)
+        if matched and matched[2] != "NaN":
+            found[matched[1]] = found.get(matched[1], 0.0) + float(matched[2])
+    return found
+
+
+def _read(base: str) -> dict[str, float] | None:
+    try:
+        with build_opener(ProxyHandler({})).open(f"{base}/metrics", timeout=REQUEST_SECONDS) as answer:
+            return parse_metrics(answer.read().decode(errors="replace"))
+    except (OSError, ValueError):
+        return None
+
+
+def _pick(samples: dict[str, float], names: tuple[str, ...]) -> float | None:
+    return next((samples[name] for name in names if name in samples), None)
+
+
+def _speed(first: dict[str, float], second: dict[str, float], names: tuple[str, ...], seconds: float) -> float | None:
+    before, after = _pick(first, names), _pick(second, names)
+    if before is None or after is None:
+        return None
+    return round(max(0.0, after - before) / seconds, 2) if seconds else 0.0
 
 
 def _state(container: Container, health: str, *, came_up: bool) -> Literal["starting", "ready", "dead", "stopped"]:

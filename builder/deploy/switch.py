@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.deploy.history import Entry, append
 from builder.deploy.labels import DEPLOYMENT, PREVIOUS, REFERENCE, Target, container_name, target_of
-from builder.deploy.ready import wait_ready
+from builder.deploy.ready import Started, wait_ready
 from builder.errors import DeployError
 from builder.models.record import timestamp
 
@@ -91,7 +91,7 @@ class Switch:
                 engine.start(one.id)
             target = target_of(one) or Target.of(self.profile)
             try:
-                wait_ready(engine, one, target, on_progress=self.console.step)
+                wait_ready(Started(engine, one, self.console.step), target)
             except DeployError as worse:
                 self.console.note(f"{one.name} did not come back: {worse.message}")
                 continue

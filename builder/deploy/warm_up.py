@@ -82,9 +82,9 @@ def prompt_of(tokens: int) -> list[int]:
     return [FIRST_ID + (at * 7 + tokens) % IDS for at in range(tokens)]
 
 
-def contexts_within(longest: int | None, wanted: tuple[int, ...] = CONTEXTS) -> tuple[int, ...]:
+def contexts_within(longest: int | None) -> tuple[int, ...]:
     """Return the prompt lengths to warm up, with room for an answer; none when the longest context is not known."""
-    return tuple(min(tokens, longest - ANSWER_TOKENS) for tokens in wanted if tokens <= longest) if longest else ()
+    return tuple(min(tokens, longest - ANSWER_TOKENS) for tokens in CONTEXTS if tokens <= longest) if longest else ()
 
 
 def warm_up(base: str, prompt: str, contexts: tuple[int, ...] | None, *, timeout: float) -> list[str]:

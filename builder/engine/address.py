@@ -20,6 +20,8 @@ from builder.files import read_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from builder.engine.port import Engine
+
 DEFAULT = "unix:///var/run/docker.sock"
 
 
@@ -51,18 +53,28 @@ def resolve_address(environ: Mapping[str, str]) -> Address:
     Raises:
         UsageError: The context that is named does not exist, or its file does not fit.
     """
-    folder = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME", "/root")) / ".docker")
+    folder = _config_folder(environ)
     if environ.get("DOCKER_HOST"):
         tls = bool(environ.get("DOCKER_TLS_VERIFY"))
         certificates = Path(environ.get("DOCKER_CERT_PATH") or folder) if tls else None
         return Address(url=environ["DOCKER_HOST"], certificates=certificates, origin="DOCKER_HOST")
-    config = folder / "config.json"
     name, origin = environ.get("DOCKER_CONTEXT"), "DOCKER_CONTEXT"
-    if not name and config.is_file():
-        name, origin = _json(config).get("currentContext"), f"the active context in {config}"
+    if not name:
+        path, config = docker_config(environ)
+        name, origin = config.get("currentContext"), f"the active context in {path}"
     if not name or name == "default":
         return Address(url=DEFAULT, origin="the default socket")
     return _context(folder / "contexts", name, origin)
+
+
+def docker_config(environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
+    """Return the path of the docker command line's configuration and what is in it; nothing when there is none.
+
+    Raises:
+        UsageError: It is damaged.
+    """
+    path = _config_folder(environ) / "config.json"
+    return path, _json(path) if path.is_file() else {}
 
 
 def check_listening(address: Address, environ: Mapping[str, str]) -> None:
@@ -100,6 +112,24 @@ def check_listening(address: Address, environ: Mapping[str, str]) -> None:
         probe.close()
 
 
+def is_here(engine: Engine, data_root: Path, memory: int) -> bool:
+    """Return whether the engine's host is this one: a socket of this machine alone may lead into a virtual machine.
+
+    Args:
+        engine: The engine.
+        data_root: Where it keeps its data.
+        memory: Bytes of memory of its host.
+    """
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    own = int(next(line for line in lines if line.startswith("MemTotal:")).split()[1]) * 1024
+    on_socket = engine.environment.get("DOCKER_HOST", "").startswith("unix://")
+    return on_socket and data_root.is_dir() and abs(own - memory) < own // 100
+
+
+def _config_folder(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME", "/root")) / ".docker")
+
+
 def _context(folder: Path, name: str, origin: str) -> Address:
     """Read a context of the CLI: ``meta/<sha256 of the name>/meta.json`` and ``tls/<same>/docker/``."""
     key = hashlib.sha256(name.encode()).hexdigest()
@@ -121,7 +151,7 @@ def _context(folder: Path, name: str, origin: str) -> Address:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_text(path))
-    except ValueError as trouble:
+    except (ValueError, RecursionError) as trouble:
         raise UsageError(f"{path} is not JSON: {trouble}") from trouble
     if not isinstance(value, dict):
         raise UsageError(f"{path}: a mapping is expected, found {type(value).__name__}")

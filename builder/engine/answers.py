@@ -18,36 +18,21 @@ LAYER_ENDS = {"Pushed", "Pull complete", "Layer already exists", "Already exists
 # "Digest: sha256:…" ends a pull; "TAG: digest: sha256:… size: N" a push, and containerd's store says it nowhere else
 _DIGEST = re.compile(r"(?:\S+: )?digest: (sha256:[0-9a-f]{64})(?: size: \d+)?\s*$", re.IGNORECASE)
 GONE = "it was never pushed there, or was deleted: publish again, or pin another"
-HINTS = (
-    (
-        r"manifest unknown|manifest for .* not found|not found: manifest|@sha256:[0-9a-f]{64}\S*: not found",
-        GONE,
-    ),
-    (
-        r"unauthorized|denied|authentication required|no basic auth",
+# the first that is found in a message counts
+HINTS = {
+    r"manifest unknown|manifest for .* not found|not found: manifest|@sha256:[0-9a-f]{64}\S*: not found": GONE,
+    r"unauthorized|denied|authentication required|no basic auth":
         "log in with `docker login`, and check that you may use this repository",
-    ),
-    (
-        r"server gave HTTP response to HTTPS",
+    r"server gave HTTP response to HTTPS":
         "the registry speaks plain http: use a loopback address, or list it as insecure-registries of the engine",
-    ),
-    (
-        r"x509|certificate",
+    r"x509|certificate":
         "the engine does not trust the registry's certificate: put its CA into /etc/docker/certs.d/<registry>/ca.crt",
-    ),
-    (
-        r"no such host|connection refused|i/o timeout|handshake timeout|network is unreachable|EOF|connection reset",
+    r"no such host|connection refused|i/o timeout|handshake timeout|network is unreachable|EOF|connection reset":
         "the registry cannot be reached from the engine's host: check its address and the network, then try again",
-    ),
-    (
-        r"no space left on device|disk quota",
+    r"no space left on device|disk quota":
         "free space where the engine keeps its data: `docker system df`, `docker system prune`",
-    ),
-    (
-        r"does not exist locally|no such image|tag does not exist",
-        "the engine has no such image: build or pull it first",
-    ),
-)
+    r"does not exist locally|no such image|tag does not exist": "the engine has no such image: build or pull it first",
+}  # fmt: skip
 
 
 def image(told: dict[str, Any], history: Iterable[dict[str, Any]]) -> Image:
@@ -130,7 +115,7 @@ def answering(engine: str, what: str, failure: type[ToolError] = HostError) -> I
 
 def hint(said: str) -> str:
     """Return the next step for a message of the engine or the registry, or an empty text."""
-    return next((step for pattern, step in HINTS if re.search(pattern, said, re.IGNORECASE)), "")
+    return next((step for pattern, step in HINTS.items() if re.search(pattern, said, re.IGNORECASE)), "")
 
 
 def follow_transfer(events: Iterable[dict[str, Any]], what: str, on_progress: Callable[[str], None]) -> str | None:

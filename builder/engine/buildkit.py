@@ -57,7 +57,6 @@ class Builder:
         made: Path,
         no_cache: bool = False,
         target: str | None = None,
-        network: str | None = None,
         cache_from: Sequence[str] = (),
     ) -> list[str]:
         """Return the command line of one build.
@@ -73,7 +72,6 @@ class Builder:
             made: Where the builder writes which image it made, for :meth:`image_ids`.
             no_cache: Run every step anew.
             target: The stage to stop at.
-            network: ``host`` or ``none`` for the RUN steps, or None for the engine's own choice.
             cache_from: Images of a registry whose layers may stand for steps; one that is not there is no fault.
         """
         # buildx takes the builder that somebody made active, which may not see the engine's images: the one called
@@ -91,7 +89,6 @@ class Builder:
             ("--secret", [f"id={key},src={path}" for key, path in sorted(secrets.items())]),
             ("--build-arg", sorted(build_args)),
             ("--target", [target] if target else []),
-            ("--network", [network] if network else []),
             ("--cache-from", cache_from),
         ]
         flags = [word for flag, values in pairs for value in values for word in (flag, value)]

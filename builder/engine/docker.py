@@ -1,5 +1,8 @@
 """The engine over docker-py: everything but the build, which goes through the CLI (:mod:`builder.engine.buildkit`)."""
 
+# the port says what each call does
+# ruff: noqa: D102
+
 from __future__ import annotations
 
 import codecs
@@ -46,7 +49,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
 
 
 class DockerEngine:
-    """A Docker Engine, or Podman's service with the same API."""
+    """A Docker Engine, or Podman's service with the same API; what each call does stands in the port."""
 
     def __init__(self, address: Address) -> None:
         self._ask = _client(address, ASK_SECONDS)
@@ -58,18 +61,15 @@ class DockerEngine:
         self.environment: Mapping[str, str] = address.environment()
 
     def data_root(self) -> Path:
-        """Return where the engine keeps its data, on its own host."""
         with answering(self.name, "say where it keeps its data"):
             return Path(self._ask.info()["DockerRootDir"])
 
     def capacity(self) -> tuple[int, int]:
-        """Return the processor cores and the bytes of memory of the engine's own host."""
         with answering(self.name, "say what its host has"):
             told = self._ask.info()
         return int(told["NCPU"]), int(told["MemTotal"])
 
     def remote_digest(self, reference: str) -> str:
-        """Return the digest that a registry has for a reference; RegistryError with the daemon's own message."""
         with answering(self.name, f"find {reference} in its registry", RegistryError):
             told: dict[str, Any] = _found(self._ask.inspect_distribution, reference) or {}
         digest = (told.get("Descriptor") or {}).get("digest")
@@ -78,20 +78,17 @@ class DockerEngine:
         return str(digest)
 
     def image(self, reference: str) -> Image | None:
-        """Return an image by id, tag or digest, or None when the engine has none."""
         with answering(self.name, f"inspect the image {reference}"):
             told = _found(self._ask.inspect_image, reference)
             return None if told is None else image(told, _found(self._ask.history, told["Id"]) or ())
 
     def images(self, label: str) -> list[Image]:
-        """Return the images that carry a label (``key`` or ``key=value``), without their history."""
         with answering(self.name, f"list the images with the label {label}"):
             listed = self._ask.images(filters={"label": label})
             told = [_found(self._ask.inspect_image, identity) for identity in sorted({one["Id"] for one in listed})]
         return [image(one, ()) for one in told if one is not None]
 
     def import_image(self, tar: Path, reference: str, *, labels: Mapping[str, str]) -> Image:
-        """Make an image of one layer from a root filesystem's tar file."""
         changes = [f"LABEL {_quoted(key)}={_quoted(value)}" for key, value in sorted(labels.items())]
         with answering(self.name, f"import {tar} as {reference}"):
             told = self._work.import_image(str(tar), changes=changes)
@@ -109,23 +106,14 @@ class DockerEngine:
         return image
 
     def tag(self, image_id: str, repository: str, tag: str) -> None:
-        """Give an image one more name."""
         with answering(self.name, f"tag {image_id} as {repository}:{tag}"):
             self._ask.tag(image_id, repository, tag)
 
     def untag(self, reference: str) -> None:
-        """Take a name from an image; the image goes when it was the last one and nothing uses it.
-
-        A name that is not there is fine.
-
-        Raises:
-            HostError: A container still needs the image and this is its last name.
-        """
         with answering(self.name, f"untag {reference}"):
             _found(self._work.remove_image, reference)
 
     def push(self, repository: str, tag: str, *, on_progress: Callable[[str], None]) -> str:
-        """Push and return the manifest's digest; raises RegistryError with the daemon's own message."""
         what = f"push {repository}:{tag}"
         with answering(self.name, what, RegistryError):
             events = self._work.push(repository, tag=tag, stream=True, decode=True)
@@ -135,7 +123,6 @@ class DockerEngine:
         return digest
 
     def pull(self, repository: str, digest: str, *, on_progress: Callable[[str], None]) -> Image:
-        """Pull ``repository@digest``; raises RegistryError with the daemon's own message."""
         reference = f"{repository}@{digest}"
         what = f"pull {reference}"
         with answering(self.name, what, RegistryError):
@@ -156,29 +143,14 @@ class DockerEngine:
         user: str | None = None,
         mounts: Mapping[str, str] | None = None,
     ) -> Output:
-        """Run a program in a new container without network and remove it; ``files`` are put in by absolute path first.
-
-        A program that the image does not have gives 127, as in a shell.
-
-        Raises:
-            VerifyError: It did not end within ``timeout`` seconds and was killed.
-        """
         with answering(self.name, f"run {argv[0]} in {image}"):
-            return sandbox.run_once(
-                self._work, image, argv, files=files, timeout=timeout, user=user, mounts=mounts or {}
-            )
+            return sandbox.run_once(self._work, image, argv, files=files, timeout=timeout, user=user, mounts=mounts)
 
     def read_files(self, image: str, paths: Sequence[str], *, limit: int) -> dict[str, bytes]:
-        """Return files of an image by absolute path, without running it; a missing one is left out.
-
-        Raises:
-            VerifyError: A file is larger than ``limit`` bytes.
-        """
         with answering(self.name, f"read files of {image}"):
             return sandbox.read_files(self._work, image, paths, limit=limit)
 
     def create(self, spec: ContainerSpec) -> Container:
-        """Create a container (not started), with an init process, no new privileges and no restart policy."""
         from docker.types import Mount
 
         ports: dict[int | str, tuple[str, int]] = dict(spec.ports.items())
@@ -208,38 +180,31 @@ class DockerEngine:
             return container(self._ask.inspect_container(made["Id"]))
 
     def add_folders(self, container_id: str, at: str, names: Sequence[str], *, user: int, group: int) -> None:
-        """Put empty folders of a user below a path of a container that was not started; the path may be a volume."""
         with answering(self.name, f"make folders in {at} of the container {container_id}", DeployError):
             self._work.put_archive(container_id, at, sandbox.tar_of_folders(names, user=user, group=group))
 
     def start(self, container_id: str) -> None:
-        """Start a created or stopped container."""
         with answering(self.name, f"start the container {container_id}", DeployError):
             self._work.start(container_id)
 
     def keep_running(self, container_id: str, *, always: bool) -> None:
-        """Set the restart policy: unless-stopped, or none."""
         policy: Any = {"Name": "unless-stopped" if always else "no"}
         with answering(self.name, f"set the restart policy of {container_id}", DeployError):
             self._ask.update_container(container_id, restart_policy=policy)
 
     def stop(self, container_id: str, *, timeout: int) -> None:
-        """Stop a container and wait for its end; killed after ``timeout`` seconds."""
         with answering(self.name, f"stop the container {container_id}", DeployError):
             self._work.stop(container_id, timeout=timeout)
 
     def remove(self, container_id: str) -> None:
-        """Remove a container, stopped or not, and the volumes without a name that it brought."""
         with answering(self.name, f"remove the container {container_id}", DeployError):
             self._work.remove_container(container_id, force=True, v=True)
 
     def rename(self, container_id: str, name: str) -> None:
-        """Give a container another name."""
         with answering(self.name, f"rename the container {container_id} to {name}", DeployError):
             self._ask.rename(container_id, name)
 
     def container(self, name_or_id: str) -> Container | None:
-        """Return a container, or None."""
         with answering(self.name, f"inspect the container {name_or_id}"):
             told = _found(self._ask.inspect_container, name_or_id)
         # an engine also answers to a part of an id, which may look like a name
@@ -247,19 +212,16 @@ class DockerEngine:
         return container(told) if exact else None
 
     def containers(self, label: str) -> list[Container]:
-        """Return the containers that carry a label (``key`` or ``key=value``), running or not."""
         with answering(self.name, f"list the containers with the label {label}"):
             listed = self._ask.containers(all=True, filters={"label": label})
             told = [_found(self._ask.inspect_container, one["Id"]) for one in listed]
         return [container(one) for one in told if one is not None]
 
     def logs(self, container_id: str, *, tail: int) -> str:
-        """Return the last lines of a container's output."""
         with answering(self.name, f"read the log of {container_id}"):
             return self._ask.logs(container_id, tail=tail).decode(errors="replace")
 
     def logs_since(self, container_id: str, since: float) -> list[tuple[float, str]]:
-        """Return the lines of a container's output from a time on, each with its time (seconds since 1970)."""
         with answering(self.name, f"read the log of {container_id}"):
             # docker-py passes a float on as it is, and an engine reads its fraction
             told = self._ask.logs(container_id, timestamps=True, since=since or None)
@@ -267,7 +229,6 @@ class DockerEngine:
         return [(datetime.fromisoformat(at).timestamp(), line.rstrip("\r")) for at, _, line in split]
 
     def follow(self, container_id: str, *, tail: int | None = None) -> Iterator[str]:
-        """Yield the last lines of a container's output (all by default), then more as they come, until it ends."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         rest = latest = ""
         with answering(self.name, f"follow the log of {container_id}"):
@@ -291,7 +252,6 @@ class DockerEngine:
                 yield last
 
     def changes(self, container_id: str) -> tuple[str, ...]:
-        """Return the paths that a container added or changed against its image."""
         with answering(self.name, f"compare the container {container_id} with its image"):
             told = self._work.diff(container_id) or []
         return tuple(sorted(change["Path"] for change in told if change["Kind"] in {0, 1}))

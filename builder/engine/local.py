@@ -59,7 +59,6 @@ def ensure_engine(*, install: bool, console: Console, state: Path, keep: bool = 
         HostError: There is none and it may not be installed, or it does not start; says what to do.
     """
     where = address.resolve_address(os.environ)
-    own = _own_engine(state)
     if _listens(where) or not _may_start(where):
         yield connect()
         return
@@ -67,8 +66,7 @@ def ensure_engine(*, install: bool, console: Console, state: Path, keep: bool = 
         packages.install(
             ENGINE_PACKAGES, allowed=install, why="no container engine answers, and none is installed", console=console
         )
-    start = _service if SYSTEMD.is_dir() else _own_daemon
-    with start(where if SYSTEMD.is_dir() else own, state, console, keep=keep) as engine:
+    with _service(where, console, keep=keep) if SYSTEMD.is_dir() else _own_daemon(state, console, keep=keep) as engine:
         yield engine
 
 
@@ -104,12 +102,6 @@ def ensure_registry(*, install: bool, console: Console, state: Path, keep: bool 
         yield at
 
 
-def _own_engine(state: Path) -> address.Address:
-    """Return where an engine of ours listens: below /run, as socket paths are limited to 107 bytes, a state's own."""
-    folder = Path("/run") / f"gfx1100-{sha256(str(state.absolute()))[:12]}"
-    return address.Address(url=f"unix://{folder}/docker.sock", origin="an engine that this program started")
-
-
 def _listens(where: address.Address) -> bool:
     try:
         address.check_listening(where, os.environ)
@@ -137,8 +129,7 @@ def _may_start(where: address.Address) -> bool:
 
 
 @contextlib.contextmanager
-def _service(where: address.Address, state: Path, console: Console, *, keep: bool) -> Iterator[Engine]:
-    del state  # the service has its own
+def _service(where: address.Address, console: Console, *, keep: bool) -> Iterator[Engine]:
     root, systemctl = packages.as_root(), packages.program("systemctl") or "systemctl"
     if not _listens(where):
         console.step("starting the docker service")
@@ -153,9 +144,11 @@ def _service(where: address.Address, state: Path, console: Console, *, keep: boo
 
 
 @contextlib.contextmanager
-def _own_daemon(own: address.Address, state: Path, console: Console, *, keep: bool) -> Iterator[Engine]:
+def _own_daemon(state: Path, console: Console, *, keep: bool) -> Iterator[Engine]:
     root = packages.as_root()
-    run_folder = Path(own.url.removeprefix("unix://")).parent
+    # a state's own, below /run, as socket paths are limited to 107 bytes
+    run_folder = Path("/run") / f"gfx1100-{sha256(str(state.absolute()))[:12]}"
+    own = address.Address(url=f"unix://{run_folder}/docker.sock", origin="an engine that this program started")
     folder = state / "engine"
     dockerd = packages.program("dockerd")
     if dockerd is None:

@@ -64,16 +64,10 @@ def install(packages: Sequence[str], *, allowed: bool, why: str, console: Consol
     Raises:
         HostError: It is not allowed, this is no Debian or Ubuntu, or apt-get failed.
     """
-    line = f"apt-get install --no-install-recommends {' '.join(packages)}"
     if not allowed:
+        line = f"apt-get install --no-install-recommends {' '.join(packages)}"
         raise HostError(f"{packages[0]} is not installed; {why}", hint=f"install it (`sudo {line}`), or allow it")
-    apt = program("apt-get")
-    if apt is None:
-        raise HostError(
-            f"{packages[0]} is not installed, and this is neither Debian nor Ubuntu; {why}",
-            hint=f"install {packages[0]} the way of this distribution, then try again",
-        )
-    root = as_root()
+    apt, root = _apt_get(packages[0], why), as_root()
     if not _known(packages[0]):
         _update(apt, console)
     wanted = [packages[0], *(name for name in packages[1:] if _known(name))]
@@ -95,17 +89,26 @@ def unpack(package: str, folder: Path, *, allowed: bool, why: str, console: Cons
     """
     if not allowed:
         raise HostError(f"{package} is not here; {why}", hint=f"`sudo apt-get install {package}`, or allow it")
-    apt, dpkg = program("apt-get"), program("dpkg-deb")
-    if apt is None or dpkg is None:
-        raise HostError(f"{package} is not here, and this is neither Debian nor Ubuntu; {why}")
+    apt = _apt_get(package, why)
     if not _known(package):
         _update(apt, console)
     console.step(f"unpacking the distribution's {package}: {why}")
     with fresh_folder(folder) as fresh:
         run([apt, "-q", "download", package], timeout=INSTALL_SECONDS, cwd=fresh, failure=HostError)
         for archive in fresh.glob("*.deb"):
-            run([dpkg, "-x", str(archive), str(fresh)], timeout=INSTALL_SECONDS, failure=HostError)
+            run(["dpkg-deb", "-x", str(archive), str(fresh)], timeout=INSTALL_SECONDS, failure=HostError)
             archive.unlink()
+
+
+def _apt_get(package: str, why: str) -> str:
+    """Return the path of apt-get, which is to bring a package."""
+    apt = program("apt-get")
+    if apt is None:
+        raise HostError(
+            f"{package} is not installed, and this is neither Debian nor Ubuntu; {why}",
+            hint=f"install {package} the way of this distribution, then try again",
+        )
+    return apt
 
 
 def _update(apt: str, console: Console) -> None:

@@ -40,6 +40,11 @@ class Image:
     layers: tuple[int, ...] = ()
     healthcheck: tuple[str, ...] = ()
 
+    @property
+    def digests(self) -> set[str]:
+        """The digests under which it was pushed or pulled, wherever that was."""
+        return {entry.partition("@")[2] for entry in self.repo_digests}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
@@ -144,7 +149,10 @@ class Engine(Protocol):
         """Give an image one more name."""
 
     def untag(self, reference: str) -> None:
-        """Take a name from an image; the image goes when it was the last one and nothing uses it."""
+        """Take a name from an image; the image goes when it was the last one and nothing uses it.
+
+        A name that is not there is fine; HostError when a container still needs the image and this is its last name.
+        """
 
     def push(self, repository: str, tag: str, *, on_progress: Callable[[str], None]) -> str:
         """Push and return the manifest's digest; raises RegistryError with the daemon's own message."""
@@ -165,11 +173,15 @@ class Engine(Protocol):
         """Run a program in a new container without network and remove it; ``files`` go in by absolute path first.
 
         It runs as ``user``, or as the image's own. ``mounts`` are paths of the engine's own host, each with the
-        path at which the program sees it, read-only.
+        path at which the program sees it, read-only. A program that the image does not have gives 127, as in a shell;
+        VerifyError when it did not end within ``timeout`` seconds and was killed.
         """
 
     def read_files(self, image: str, paths: Sequence[str], *, limit: int) -> dict[str, bytes]:
-        """Return files of an image by absolute path, without running it; a missing one is left out."""
+        """Return files of an image by absolute path, without running it; a missing one is left out.
+
+        VerifyError when one is larger than ``limit`` bytes.
+        """
 
     def create(self, spec: ContainerSpec) -> Container:
         """Create a container (not started), with an init process, no new privileges and no restart policy."""
@@ -187,7 +199,7 @@ class Engine(Protocol):
         """Stop a container and wait for its end; killed after ``timeout`` seconds."""
 
     def remove(self, container_id: str) -> None:
-        """Remove a container, stopped or not."""
+        """Remove a container, stopped or not, and the volumes without a name that it brought."""
 
     def rename(self, container_id: str, name: str) -> None:
         """Give a container another name."""

@@ -74,7 +74,7 @@ def run_once(
                 raise
             raise VerifyError(
                 f"`{' '.join(argv)[:200]}` in {image} did not end within {timeout:.0f} s and was killed",
-                hint=_tail(client, made),
+                hint=client.logs(made, tail=10).decode(errors="replace").strip(),
             ) from late
         out, err = (client.logs(made, stdout=out, stderr=not out).decode(errors="replace") for out in (True, False))
         return Output(returncode=status, stdout=out, stderr=err)
@@ -132,10 +132,6 @@ def _stat(client: docker.APIClient, made: str, path: str) -> dict[str, Any] | No
         answer.raise_for_status()
         told: dict[str, Any] = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
         return told
-
-
-def _tail(client: docker.APIClient, made: str) -> str:
-    return client.logs(made, tail=10).decode(errors="replace").strip()
 
 
 def _tar(files: Mapping[str, bytes]) -> bytes:

@@ -243,17 +243,16 @@ def _engine(host: Host, engine: str | None, disk_free: int | None) -> Iterator[H
     if engine is None:
         yield HostCheck(id="engine", status="skipped", message="no engine was asked")
         return
-    rootless = bool(host.rootless)
-    yield HostCheck(
-        id="engine",
-        status="warning" if rootless else "ok",
-        message=engine
-        + (", rootless" if rootless else "")
-        + (f", {gib(disk_free)} free for images" if disk_free is not None else ""),
-        fix="give containers --group-add keep-groups (crun), as numbers outside the user's map become nobody"
-        if rootless
-        else "",
-    )
+    room = f", {gib(disk_free)} free for images" if disk_free is not None else ""
+    if host.rootless:
+        yield HostCheck(
+            id="engine",
+            status="warning",
+            message=f"{engine}, rootless{room}",
+            fix="give containers --group-add keep-groups (crun), as numbers outside the user's map become nobody",
+        )
+    else:
+        yield HostCheck(id="engine", status="ok", message=engine + room)
 
 
 def _link(gpu: Gpu) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from builder.models.profile import Profile
 
 GIB = 1 << 30
+# the engines whose memory `plan` knows
+PLANNED = ("vllm", "sglang")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +40,17 @@ class Around:
 
 
 def profile_checks(host: Host, profile: Profile, around: Around) -> list[HostCheck]:
-    """Return the checks of a profile on a host."""
+    """Return the checks of a profile on a host, its plan and its model among them."""
+    return [*place_checks(host, profile, around), *_plan(host, profile, around), *_model(profile, around)]
+
+
+def place_checks(host: Host, profile: Profile, around: Around) -> list[HostCheck]:
+    """Return the checks of the place that a profile needs: cards, memory that it names itself, port, disk."""
     return [
         *_enough(host, profile),
-        *_memory(host, profile, around),
-        *_port(host, profile, around),
+        *_memory(host, profile),
+        _port(host, profile, around),
         *_disk(profile, around),
-        *_model(profile, around),
     ]
 
 
@@ -63,23 +69,29 @@ def _enough(host: Host, profile: Profile) -> Iterator[HostCheck]:
         yield HostCheck(id="enough-cards", status="ok", message=f"{profile.gpus} of {there} cards are needed")
 
 
-def _memory(host: Host, profile: Profile, around: Around) -> Iterator[HostCheck]:
-    memory = host.memory()
-    if profile.engine in {"vllm", "sglang"}:
-        try:
-            found = plan(profile, around.root, model=around.model, host=memory)
-        except UsageError as trouble:
-            yield HostCheck(id="plan", status="skipped", message=trouble.message, fix=trouble.hint)
-            return
-        # a missing card is a check of its own
-        fits = found.fits or (len(memory.vram) < profile.gpus and not _short(memory.ram, profile.memory.ram_bytes))
-        yield HostCheck(
-            id="plan",
-            status="ok" if fits else "failed",
-            message=f"{found.kv_tokens:,} KV tokens" + ("" if fits else ": it does not fit"),
-            fix="" if fits else "; ".join(found.advice),
-        )
+def _plan(host: Host, profile: Profile, around: Around) -> Iterator[HostCheck]:
+    if profile.engine not in PLANNED:
         return
+    memory = host.memory()
+    try:
+        found = plan(profile, around.root, model=around.model, host=memory)
+    except UsageError as trouble:
+        yield HostCheck(id="plan", status="skipped", message=trouble.message, fix=trouble.hint)
+        return
+    # a missing card is a check of its own
+    fits = found.fits or (len(memory.vram) < profile.gpus and not _short(memory.ram, profile.memory.ram_bytes))
+    yield HostCheck(
+        id="plan",
+        status="ok" if fits else "failed",
+        message=f"{found.kv_tokens:,} KV tokens" + ("" if fits else ": it does not fit"),
+        fix="" if fits else "; ".join(found.advice),
+    )
+
+
+def _memory(host: Host, profile: Profile) -> Iterator[HostCheck]:
+    if profile.engine in PLANNED:
+        return
+    memory = host.memory()
     for name, have, need in (
         ("ram", memory.ram, profile.memory.ram_bytes),
         ("shm", memory.shm, profile.memory.shm_bytes),
@@ -100,9 +112,9 @@ def _short(have: int | None, need: int) -> bool:
     return have is not None and have < need
 
 
-def _port(host: Host, profile: Profile, around: Around) -> Iterator[HostCheck]:
+def _port(host: Host, profile: Profile, around: Around) -> HostCheck:
     taken = profile.port in host.facts["listening"] and profile.port not in around.own_ports
-    yield HostCheck(
+    return HostCheck(
         id="port",
         status="failed" if taken else "ok",
         message=f"port {profile.port} is {'taken by another program' if taken else 'free'}",

@@ -12,7 +12,7 @@ from builder.host import reader
 from builder.plan.plan import HostMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from builder.engine.port import Engine
 
@@ -105,8 +105,11 @@ class Host:
     @property
     def gids(self) -> tuple[int, ...]:
         """The groups of those nodes, as numbers."""
-        kfd = self.facts.get("kfd") or {}
-        numbers = [kfd.get("gid"), *(gpu.gid for gpu in self.chosen)]
+        return self.gids_of(self.chosen)
+
+    def gids_of(self, cards: Iterable[Gpu]) -> tuple[int, ...]:
+        """Return the groups of the compute device and of some cards' render nodes, as numbers."""
+        numbers = ((self.facts.get("kfd") or {}).get("gid"), *(gpu.gid for gpu in cards))
         return tuple(dict.fromkeys(number for number in numbers if number is not None))
 
     def memory(self) -> HostMemory:

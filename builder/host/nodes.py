@@ -73,14 +73,13 @@ def node_checks(host: Host) -> Iterator[HostCheck]:
             yield HostCheck(id="render-group", status="ok", message=f"{path}: --group-add {told}")
     if nodes and host.local and user.get("uid") and not {gid for _, gid, _ in nodes} <= mine:
         missing = sorted({gid for _, gid, _ in nodes} - mine)
-        rootless = bool(host.rootless)
         yield HostCheck(
             id="user-groups",
-            status="failed" if rootless else "warning",
+            status="failed" if host.rootless else "warning",
             message=f"this user is not in group {', '.join(map(str, missing))}"
             + (
                 ", and a rootless engine can pass on only groups that its user has"
-                if rootless
+                if host.rootless
                 else "; an engine that runs as root does not mind"
             ),
             fix=f"sudo usermod -aG {','.join(names.get(gid, str(gid)) for gid in missing)} $USER, then log in again",

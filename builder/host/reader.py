@@ -34,7 +34,7 @@ def read(root: Path) -> Facts:
         "amdgpu_version": _text(root / "sys/module/amdgpu/version"),
         "kfd": _node(root, aside, "kfd"),
         "gpus": [_gpu(root, aside, node) for node in _children(root / TOPOLOGY) if _simds(node)],
-        "cards": [_card(path) for path in _cards(root)],
+        "cards": _cards(root),
         "iommu_groups": len(_children(root / "sys/kernel/iommu_groups")),
         "hypervisor": "hypervisor" in (_text(root / "proc/cpuinfo") or ""),
         "memory": _memory(root),
@@ -63,12 +63,10 @@ def _gpu(root: Path, aside: Facts, node: Path) -> Facts:
     heap = sum(int(b.get("size_in_bytes", "0")) for b in banks if b.get("heap_type") in DISCRETE_HEAPS)
     numbers = {name: _number(device / f"mem_info_{name}") for name in ("vram_total", "vram_used", "vis_vram_total")}
     return {
-        "node": node.name,
         "gpu_id": _text(node / "gpu_id"),
         "gfx": f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}",
         "pci": pci,
         "simds": int(said.get("simd_count", "0")),
-        "device_id": int(said.get("device_id", "0")),
         "vram_bytes": numbers["vram_total"] or heap,
         "vram_used": numbers["vram_used"],
         "visible_bytes": numbers["vis_vram_total"],
@@ -95,14 +93,14 @@ def _link(device: Path) -> Facts:
     }
 
 
-def _card(path: Path) -> Facts:
-    """Return what a DRM card is, whoever drives it."""
-    said = dict(line.partition("=")[::2] for line in (_text(path / "device/uevent") or "").splitlines())
-    return {"name": path.name, "driver": said.get("DRIVER"), "pci": said.get("PCI_SLOT_NAME"), "id": said.get("PCI_ID")}
-
-
-def _cards(root: Path) -> list[Path]:
-    return [path for path in _children(root / CARD) if path.name.startswith("card") and "-" not in path.name]
+def _cards(root: Path) -> list[Facts]:
+    """Return the DRM cards, whoever drives them."""
+    found = []
+    for path in _children(root / CARD):
+        if path.name.startswith("card") and "-" not in path.name:
+            said = dict(line.partition("=")[::2] for line in (_text(path / "device/uevent") or "").splitlines())
+            found.append({"name": path.name, "driver": said.get("DRIVER")})
+    return found
 
 
 def _screens(root: Path, device: Path) -> int:
@@ -132,13 +130,13 @@ def _node(root: Path, aside: Facts, name: str) -> Facts | None:
         found = (root / "dev" / name).stat()
     except OSError:
         return None
-    return {"gid": found.st_gid, "uid": found.st_uid, "mode": found.st_mode & 0o777}
+    return {"gid": found.st_gid, "mode": found.st_mode & 0o777}
 
 
 def _memory(root: Path) -> Facts:
     lines = (_text(root / "proc/meminfo") or "").splitlines()
     said = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if len(line.split()) > 1}
-    return {"total": said.get("MemTotal"), "available": said.get("MemAvailable"), "swap": said.get("SwapTotal")}
+    return {"total": said.get("MemTotal"), "available": said.get("MemAvailable")}
 
 
 def _shm(root: Path, aside: Facts) -> int | None:

@@ -1,6 +1,7 @@
-"""What a compiler's AMDGPU assembly says of the kernels in it; clang's and Triton's have one form.
+"""What a compiler's AMDGPU assembly says of the kernels in it, and how many waves of one fit on a SIMD of gfx1100.
 
-Form: LLVM's "User Guide for AMDGPU Backend", code object metadata; the figures are those of the code object's note.
+Clang's and Triton's assembly have one form: LLVM's "User Guide for AMDGPU Backend", code object metadata. The figures
+are those of the code object's note.
 """
 
 from __future__ import annotations
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 When = Literal["before", "after"]
+
+# Wave32 on Navi 31. LLVM's AMDGPUBaseInfo (feature "1.5x VGPRs"): 1536 vector registers a SIMD, granted in steps of 24,
+# at most 16 waves. AMD's "RDNA3 Shader Instruction Set Architecture": a work-group processor of 4 SIMDs shares 128 KiB
+# of LDS, a workgroup gets at most 64 KiB, in steps of 512 bytes.
+VGPRS, VGPR_STEP = 1536, 24
+MOST_WAVES = 16
+SIMDS = 4
+LDS_BYTES, LDS_STEP = 128 * 1024, 512
+LDS_OF_A_WORKGROUP = 64 * 1024
 
 _METADATA = re.compile(r"^\s*\.amdgpu_metadata$(.*?)^\s*\.end_amdgpu_metadata$", re.DOTALL | re.MULTILINE)
 _KERNEL = re.compile(r"^  - (?=\.)", re.MULTILINE)
@@ -86,6 +96,25 @@ def count_markers(body: str, patterns: Iterable[str]) -> dict[str, int]:
     return {pattern: sum(bool(re.search(pattern, line)) for line in lines) for pattern in patterns}
 
 
+def waves_per_simd(vgpr: int, lds_bytes: int = 0, waves_of_a_workgroup: int = 0) -> float:
+    """Return the waves a SIMD that registers and LDS allow; LDS counts when the workgroup's size is known.
+
+    Args:
+        vgpr: Vector registers a lane.
+        lds_bytes: LDS a workgroup, static and dynamic.
+        waves_of_a_workgroup: Its waves; 0 when unknown.
+
+    Returns:
+        At most 16; 0 when a workgroup does not fit at all; below 1 when only some of the SIMDs get a wave.
+    """
+    waves: float = min(MOST_WAVES, VGPRS // max(_up(vgpr, VGPR_STEP), VGPR_STEP))
+    if lds_bytes > LDS_OF_A_WORKGROUP:
+        return 0
+    if lds_bytes and waves_of_a_workgroup:
+        waves = min(waves, LDS_BYTES // _up(lds_bytes, LDS_STEP) * waves_of_a_workgroup / SIMDS)
+    return waves
+
+
 def wanted_markers(markers: Mapping[str, tuple[str, ...]], kernel: str) -> tuple[str, ...]:
     """Return the patterns that are wanted of a kernel, whether it is named plainly or by its mangled name."""
     return tuple(dict.fromkeys((*markers.get(kernel, ()), *markers.get(plain_name(kernel), ()))))
@@ -124,3 +153,7 @@ def _body(text: str, name: str) -> str:
         return ""
     end = text.find("\n.Lfunc_end", start.end())
     return text[start.end() : end if end >= 0 else len(text)]
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step

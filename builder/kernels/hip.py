@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from builder import process
 from builder.errors import BuildError, HostError
 from builder.files import read_text
-from builder.kernels.assembly import Row, count_markers, read_assembly, wanted_markers
-from builder.kernels.occupancy import waves_per_simd
+from builder.kernels.assembly import Row, count_markers, read_assembly, wanted_markers, waves_per_simd
 from builder.kernels.place import OUT, TREE, Here, Place, Ran
 
 if TYPE_CHECKING:
@@ -84,26 +83,22 @@ class Compiled:
     files: tuple[str, ...] = ()
 
 
-def find_toolchain(compiler: Path | None = None, rocm: Path | None = None, *, cache: Path | None = None) -> Toolchain:
-    """Return the compiler to use: the given one, ROCm's, or a distribution's.
+def find_toolchain(cache: Path) -> Toolchain:
+    """Return the compiler to use: ROCm's, or a distribution's.
 
     Args:
-        compiler: A clang or hipcc.
-        rocm: A ROCm folder, or a folder into which a distribution's packages were unpacked (its ``usr``).
         cache: The folder for caches, in which :mod:`builder.kernels.prepare` unpacks headers and bitcode.
 
     Raises:
-        HostError: There is none, it is too old, or headers or bitcode are missing.
+        HostError: There is none, or headers or bitcode are missing.
     """
-    named = [path for path in (rocm, os.environ.get("ROCM_PATH")) if path]
-    unpacked = [cache / "hip/usr"] if cache else []
-    roots = [*map(Path, named), *SYSTEM[:-1], *unpacked, SYSTEM[-1]]
-    for clang in [str(compiler)] if compiler else _clangs(roots):
+    # a ROCm folder, or the usr folder of a distribution's packages
+    named = os.environ.get("ROCM_PATH")
+    roots = [*([Path(named)] if named else []), *SYSTEM[:-1], cache / "hip/usr", SYSTEM[-1]]
+    for clang in _clangs(roots):
         version, release = _version(clang)
         if release >= OLDEST:
             break
-        if compiler:
-            raise HostError(f"{compiler} ({version}) is too old: clang {OLDEST} is needed at least", hint=INSTALL)
     else:
         raise HostError(f"no clang of release {OLDEST} or newer is installed", hint=INSTALL)
     with_headers = [root for root in roots if (root / "include/hip/hip_runtime.h").is_file()]

@@ -36,17 +36,17 @@ def prepare_hip(cache: Path, *, allowed: bool, console: Console) -> Toolchain:
         UpstreamError: The packages cannot be fetched.
     """
     try:
-        return find_toolchain(cache=cache)
+        return find_toolchain(cache)
     except HostError:
         if not allowed:
             raise
     packages.install(COMPILER, allowed=allowed, why="HIP sources are compiled for the device", console=console)
     try:
-        return find_toolchain(cache=cache)
+        return find_toolchain(cache)
     except HostError:
         console.step(f"unpacking {' and '.join(HEADERS)} of Debian {SUITE} into {cache / 'hip'}")
     _unpack(cache / "hip")
-    return find_toolchain(cache=cache)
+    return find_toolchain(cache)
 
 
 def _unpack(target: Path) -> None:

@@ -30,18 +30,12 @@ class Compilers:
 
     Attributes:
         cache: Folder for caches, where Triton is installed when no Python has it.
-        hip: A clang or hipcc.
-        rocm: A folder with HIP's headers and the device bitcode.
-        python: A Python with Triton.
         toolchain: The compiler for HIP, found already.
         triton: The Python with Triton, found already.
         jobs: Compilations at once; each takes up to 1 GiB.
     """
 
     cache: Path
-    hip: Path | None = None
-    rocm: Path | None = None
-    python: Path | None = None
     toolchain: Toolchain | None = None
     triton: Triton | None = None
     jobs: int = 1
@@ -102,7 +96,7 @@ def sweep(
         raise UsageError(
             f"{target.function} has no values to sweep over", hint="add `sweep` to the kernel in the stack"
         )
-    triton = find_triton(compilers.cache, python=compilers.python, say=say)
+    triton = compilers.triton or find_triton(compilers.cache, say=say)
     choices = [dict(zip(target.sweep, values, strict=True)) for values in itertools.product(*target.sweep.values())]
 
     def one(values: dict[str, int]) -> Row:
@@ -129,7 +123,7 @@ def _work(
     for target in targets:
         if isinstance(target, HipTarget):
             if toolchain is None:
-                toolchain = find_toolchain(compilers.hip, compilers.rocm, cache=compilers.cache)
+                toolchain = find_toolchain(compilers.cache)
             notes[toolchain.note] = None
             sources = sorted({source for tree in trees for source in hip_sources(tree, target)})
             work += [
@@ -138,7 +132,7 @@ def _work(
             ]
         else:
             if triton is None:
-                triton = find_triton(compilers.cache, python=compilers.python, say=say)
+                triton = find_triton(compilers.cache, say=say)
             notes[triton.note] = None
             sources = [target.source] if any((tree / target.source).is_file() for tree in trees) else []
             work += [

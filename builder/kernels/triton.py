@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from builder import process
 from builder.errors import BuildError, HostError, ToolError, UpstreamError
 from builder.files import fresh_folder, locked, read_text
-from builder.kernels.assembly import Row, count_markers, read_assembly, wanted_markers
+from builder.kernels.assembly import Row, count_markers, read_assembly, wanted_markers, waves_per_simd
 from builder.kernels.hip import ARCH, Compiled
-from builder.kernels.occupancy import waves_per_simd
 from builder.kernels.place import TREE, Here, Place, Ran
 
 if TYPE_CHECKING:
@@ -81,22 +80,19 @@ class Launch:
         )
 
 
-def find_triton(cache: Path, *, python: Path | None = None, say: Callable[[str], None] | None = None) -> Triton:
-    """Return a Python with Triton: the given one, this one with the pinned release, or one in the cache.
+def find_triton(cache: Path, *, say: Callable[[str], None] | None = None) -> Triton:
+    """Return a Python with Triton: this one with the pinned release, or one in the cache.
 
     The one in the cache is made when it is missing: about 200 MB to download, once.
 
     Args:
         cache: The folder for caches.
-        python: A Python whose Triton is to be used, whatever its release.
         say: Told about the download.
 
     Raises:
-        HostError: The given Python has no Triton.
+        HostError: The Python has a Triton that does not work.
         UpstreamError: Triton could not be installed from the package index.
     """
-    if python is not None:
-        return _asked(python)
     if find_spec("triton") is not None and (mine := _asked(Path(sys.executable))).version == VERSION:
         return mine
     home = cache / f"triton-{VERSION}"

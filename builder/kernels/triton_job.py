@@ -67,7 +67,6 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, roots: list[Path]) -> None:
         self.roots = roots
         self.files: list[str] = []
-        self.missing: list[str] = []
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
         """Return a spec for the tree's file or for a stand-in; the tree comes first, whatever is installed."""
@@ -82,7 +81,6 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         top = name.partition(".")[0]
         if top == "triton" or top in sys.stdlib_module_names or top.startswith("_"):
             return None
-        self.missing.append(name)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
@@ -129,13 +127,7 @@ def compiled(job: dict[str, Any]) -> dict[str, Any]:
         target=backend.GPUTarget("hip", job["arch"], 32),
         options={"num_warps": job["num_warps"], "num_stages": job["num_stages"]},
     )
-    return {
-        "assembly": result.asm["amdgcn"],
-        "shared": result.metadata.shared,
-        "version": triton.__version__,
-        "files": finder.files,
-        "missing": finder.missing,
-    }
+    return {"assembly": result.asm["amdgcn"], "shared": result.metadata.shared, "files": finder.files}
 
 
 def said(trouble: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,42 +10,43 @@ from typing import TYPE_CHECKING, Any
 from builder.errors import UsageError
 from builder.files import read_text
 from builder.lint.command import Box, Command, Option
-from builder.lint.interpolation import interpolated
 from builder.lint.words import of_words, split
 from builder.models.base import parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # options of docker run that stand alone (https://docs.docker.com/reference/cli/docker/container/run/)
 BARE = frozenset(
     (
-        *(
-            "-d",
-            "--detach",
-            "-i",
-            "--interactive",
-            "-t",
-            "--tty",
-            "--rm",
-            "--init",
-            "--privileged",
-            "-P",
-            "--publish-all",
-        ),
-        *("--read-only", "--no-healthcheck", "--oom-kill-disable", "--sig-proxy", "-q", "--quiet", "--use-api-socket"),
+        *("-d", "--detach", "-i", "--interactive", "-t", "--tty", "--rm", "--init", "--privileged", "-P"),
+        *("--publish-all", "--read-only", "--no-healthcheck", "--oom-kill-disable", "--sig-proxy"),
+        *("-q", "--quiet", "--use-api-socket"),
     )
 )
 LONG = {"-v": "--volume", "-p": "--publish", "-u": "--user", "-w": "--workdir", "-m": "--memory", "-l": "--label"}
-LONG |= {
-    "-d": "--detach",
-    "-i": "--interactive",
-    "-t": "--tty",
-    "-e": "--env",
-    "-P": "--publish-all",
-    "--net": "--network",
+LONG |= {"-d": "--detach", "-i": "--interactive", "-t": "--tty", "-e": "--env", "-P": "--publish-all"}
+LONG |= {"-h": "--hostname", "-q": "--quiet", "--net": "--network"}
+WORDS = ("entrypoint", "command")
+# compose keys and the options of docker run that mean the same (https://docs.docker.com/reference/compose-file/services/)
+LISTS = {
+    "devices": "--device",
+    "group_add": "--group-add",
+    "volumes": "--volume",
+    "ports": "--publish",
+    "security_opt": "--security-opt",
+    "cap_add": "--cap-add",
 }
-LONG |= {"-h": "--hostname", "-q": "--quiet"}
+SINGLE = {
+    "shm_size": "--shm-size",
+    "ipc": "--ipc",
+    "network_mode": "--network",
+    "restart": "--restart",
+    "user": "--user",
+}
+# https://docs.docker.com/reference/compose-file/interpolation/
+VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?P<rest>[:?+-][^{}]*)?\})")
+LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*")
 
 
 def of_docker_run(words: Sequence[str], *, version: str | None = None) -> Command:
@@ -82,7 +84,7 @@ def of_compose(path: Path, *, service: str | None = None, version: str | None = 
     Raises:
         UsageError: No service starts an engine, or several do and none is named; a command has an open quotation mark.
     """
-    services = interpolated(parse_yaml(read_text(path), path).get("services"), path)
+    services = _interpolated(parse_yaml(read_text(path), path).get("services"), path)
     if not isinstance(services, dict):
         raise UsageError(f"{path} has no services")
     if service is not None and service not in services:
@@ -154,25 +156,6 @@ def _service(value: dict[str, Any], words: list[str], version: str | None) -> Co
     return of_words(words, environment, box=box, version=version)
 
 
-WORDS = ("entrypoint", "command")
-# compose keys and the options of docker run that mean the same (https://docs.docker.com/reference/compose-file/services/)
-LISTS = {
-    "devices": "--device",
-    "group_add": "--group-add",
-    "volumes": "--volume",
-    "ports": "--publish",
-    "security_opt": "--security-opt",
-    "cap_add": "--cap-add",
-}
-SINGLE = {
-    "shm_size": "--shm-size",
-    "ipc": "--ipc",
-    "network_mode": "--network",
-    "restart": "--restart",
-    "user": "--user",
-}
-
-
 def _listed(value: object) -> list[object]:
     if not isinstance(value, list):
         return []
@@ -186,3 +169,44 @@ def _volume(one: dict[str, Any]) -> str:
 
 def _words(value: str | list[object] | None, where: str) -> list[str]:
     return split(value, where) if isinstance(value, str) else [str(word) for word in value or ()]
+
+
+def _interpolated(value: Any, path: Path) -> Any:  # noqa: ANN401 - any YAML value
+    """Return what a compose file holds with its variables replaced.
+
+    A variable that nothing gives a value stays as ``${NAME}``: it is not known here. The shell's own variables are left
+    out, so that a file is judged alike everywhere.
+    """
+    beside = path.parent / ".env"
+    return _replaced(value, _read(read_text(beside)) if beside.is_file() else {})
+
+
+def _read(text: str) -> dict[str, str]:
+    found = (LINE.fullmatch(line) for line in text.splitlines())
+    return {one[1]: _plain(one[2]) for one in found if one}
+
+
+def _plain(text: str) -> str:
+    quoted = re.match(r"(['\"])(.*?)\1", text)
+    return quoted[2] if quoted else re.sub(r"(?:^|\s+)#.*", "", text)
+
+
+def _replaced(value: Any, given: Mapping[str, str]) -> Any:  # noqa: ANN401 - any YAML value
+    if isinstance(value, dict):
+        return {key: _replaced(item, given) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, given) for item in value]
+    return VARIABLE.sub(lambda found: _value(found, given), value) if isinstance(value, str) else value
+
+
+def _value(found: re.Match[str], given: Mapping[str, str]) -> str:
+    if found["dollar"]:
+        return "$"
+    name, rest = found["bare"] or found["name"], found["rest"] or ""
+    operator, otherwise = rest.removeprefix(":")[:1], rest.removeprefix(":")[1:]
+    there = name in given and bool(given[name] or not rest.startswith(":"))
+    if operator == "+":
+        return otherwise if there else ""
+    if there:
+        return given[name]
+    return otherwise if operator == "-" else f"${{{name}}}"

@@ -36,7 +36,6 @@ def _with(flag: str, value: str) -> Callable[[Command], Command]:
 
 @rule(
     "error",
-    engine=None,
     reason="A privileged container has every device and right of the host; the engine needs /dev/kfd and render nodes.",
     source=DOCKER,
     bad="docker run --privileged --device /dev/dri/renderD128 vllm vllm serve m",
@@ -55,7 +54,6 @@ def never_privileged(command: Command) -> Iterator[Found]:
 
 @rule(
     "error",
-    engine=None,
     reason="A name is looked up in the image's /etc/group, whose numbers are not the host's: /dev/kfd is then "
     "“Permission denied”.",
     source=DOCKER,
@@ -75,7 +73,6 @@ def groups_by_number(command: Command) -> Iterator[Found]:
 
 @rule(
     "warning",
-    engine=None,
     reason="The whole folder brings every GPU of the host, the integrated one too.",
     source=DOCKER,
     bad="docker run --device /dev/kfd --device /dev/dri --group-add 992 vllm vllm serve m",
@@ -94,7 +91,6 @@ def only_chosen_render_nodes(command: Command) -> Iterator[Found]:
 
 @rule(
     "error",
-    engine=None,
     reason="The compute driver is reached through /dev/kfd; a render node alone gives no device.",
     source=DOCKER,
     bad="docker run --device /dev/dri/renderD128 --group-add 992 vllm vllm serve m",
@@ -112,7 +108,6 @@ def the_compute_device_is_there(command: Command) -> Iterator[Found]:
 
 @rule(
     "error",
-    engine=None,
     reason="Each card is opened through its own render node; without it the engine does not see the card.",
     source=DOCKER,
     bad="docker run --device /dev/kfd --group-add 992 vllm vllm serve m",
@@ -135,7 +130,6 @@ def a_render_node_for_each_card(command: Command) -> Iterator[Found]:
 
 @rule(
     "error",
-    engine=None,
     reason="Workers exchange data through /dev/shm, which has 64 MB in a container: a bus error at two cards.",
     source="https://docs.vllm.ai/en/latest/deployment/docker/",
     bad=f"{RUN} --device /dev/dri/renderD129 vllm vllm serve m --tensor-parallel-size 2",
@@ -158,7 +152,6 @@ def shared_memory_for_several_cards(command: Command) -> Iterator[Found]:
 
 @rule(
     "info",
-    engine=None,
     reason="With the host's IPC namespace the container has the host's /dev/shm, and --shm-size is void.",
     source="https://docs.docker.com/reference/cli/docker/container/run/",
     bad=f"{RUN} --ipc=host --shm-size 32g vllm vllm serve m",
@@ -177,7 +170,6 @@ def one_way_to_shared_memory(command: Command) -> Iterator[Found]:
 
 @rule(
     "warning",
-    engine=None,
     reason="A container that dies at its start is started again without end, and takes the card's driver down with it; "
     "on-failure:3 gives up.",
     source="https://docs.docker.com/engine/containers/start-containers-automatically/",
@@ -198,7 +190,6 @@ def no_restart_before_ready(command: Command) -> Iterator[Found]:
 
 @rule(
     "warning",
-    engine=None,
     reason="A tag moves: what starts tomorrow may be another image, and nobody can say which one ran.",
     source="https://docs.docker.com/dhi/core-concepts/digests/",
     bad=f"{RUN} jartx-vllm:latest vllm serve m",
@@ -214,7 +205,6 @@ def image_by_digest(command: Command) -> Iterator[Found]:
 
 @rule(
     "warning",
-    engine=None,
     reason="What may write to the model folder can break the checkpoint for every other image.",
     source="https://docs.docker.com/engine/storage/bind-mounts/",
     bad=f"{RUN} -v /srv/models:/models vllm vllm serve /models/m",
@@ -237,7 +227,6 @@ def model_folder_is_read_only(command: Command) -> Iterator[Found]:
 
 @rule(
     "warning",
-    engine=None,
     reason="Compiled kernels and graphs are made again at every start without a volume: 20 minutes instead of half "
     "a one. A volume that outlives the image brings stale ones, so it belongs to one image digest.",
     source="https://docs.vllm.ai/en/latest/design/torch_compile/",

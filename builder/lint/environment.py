@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from builder.lint.rule import Found, rule, set_flag, set_variable
+from builder.lint.rule import Found, rule, set_flag, vllm_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,6 @@ VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
 @rule(
     "warning",
-    engine=None,
     reason="A 7900 XTX is a gfx1100: there is nothing to override. On an integrated GPU beside it the variable makes "
     "that one pose as a gfx1100 too.",
     source="https://rocm.docs.amd.com/en/latest/reference/env-variables.html",
@@ -29,17 +28,11 @@ def no_gfx_override(command: Command) -> Iterator[Found]:
     """Find HSA_OVERRIDE_GFX_VERSION."""
     value = command.environment.get("HSA_OVERRIDE_GFX_VERSION")
     if value:
-        yield Found(
-            flag="HSA_OVERRIDE_GFX_VERSION",
-            message=f"{value} is needless on a gfx1100",
-            fix="take it out",
-            change=set_variable("HSA_OVERRIDE_GFX_VERSION", None),
-        )
+        yield Found.variable_out("HSA_OVERRIDE_GFX_VERSION", f"{value} is needless on a gfx1100")
 
 
 @rule(
     "error",
-    engine=None,
     reason="Set but empty, ROCr stops with HSA_STATUS_ERROR_OUT_OF_RESOURCES.",
     source="https://github.com/sgl-project/sglang/blob/main/docker/rocm.Dockerfile",
     bad="HSA_OVERRIDE_GFX_VERSION= vllm serve m",
@@ -48,17 +41,11 @@ def no_gfx_override(command: Command) -> Iterator[Found]:
 def no_empty_gfx_override(command: Command) -> Iterator[Found]:
     """Find an empty HSA_OVERRIDE_GFX_VERSION."""
     if command.environment.get("HSA_OVERRIDE_GFX_VERSION") == "":
-        yield Found(
-            flag="HSA_OVERRIDE_GFX_VERSION",
-            message="it is set to nothing",
-            fix="take it out",
-            change=set_variable("HSA_OVERRIDE_GFX_VERSION", None),
-        )
+        yield Found.variable_out("HSA_OVERRIDE_GFX_VERSION", "it is set to nothing")
 
 
 @rule(
     "error",
-    engine=None,
     reason="vLLM refuses to start when the two name different cards.",
     source="https://github.com/vllm-project/vllm/blob/main/vllm/platforms/rocm.py",
     bad="HIP_VISIBLE_DEVICES=0,1 CUDA_VISIBLE_DEVICES=1,2 vllm serve m --tensor-parallel-size 2",
@@ -68,17 +55,13 @@ def visible_devices_agree(command: Command) -> Iterator[Found]:
     """Find two lists of visible devices that differ."""
     hip, cuda = (command.environment.get(name) for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
     if hip is not None and cuda is not None and hip != cuda:
-        yield Found(
-            flag="CUDA_VISIBLE_DEVICES",
-            message=f"{cuda}, but HIP_VISIBLE_DEVICES is {hip}",
-            fix="keep HIP_VISIBLE_DEVICES alone",
-            change=set_variable("CUDA_VISIBLE_DEVICES", None),
+        yield Found.variable_out(
+            "CUDA_VISIBLE_DEVICES", f"{cuda}, but HIP_VISIBLE_DEVICES is {hip}", fix="keep HIP_VISIBLE_DEVICES alone"
         )
 
 
 @rule(
     "error",
-    engine=None,
     reason="Each worker takes one card; fewer visible cards than workers is an error, more leaves cards idle.",
     source="https://docs.vllm.ai/en/latest/serving/parallelism_scaling/",
     bad="HIP_VISIBLE_DEVICES=0 vllm serve m --tensor-parallel-size 2",
@@ -99,7 +82,6 @@ def visible_devices_match_the_workers(command: Command) -> Iterator[Found]:
 
 @rule(
     "warning",
-    engine=None,
     reason="Numbers change when a card is added or an integrated GPU comes first; a device node does not. "
     "ROCR_VISIBLE_DEVICES also takes a card's UUID.",
     source="https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html",
@@ -119,9 +101,8 @@ def cards_by_their_nodes(command: Command) -> Iterator[Found]:
             )
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="vLLM lets AITER on CDNA and gfx1201 alone, so the switch does nothing on gfx1100, and RDNA is not on "
     "AITER's roadmap.",
     source="https://github.com/ROCm/aiter/issues/4604",
@@ -132,14 +113,11 @@ def no_aiter_switch(command: Command) -> Iterator[Found]:
     """Find the AITER switches."""
     for name, value in command.environment.items():
         if name.startswith("VLLM_ROCM_USE_AITER") and value not in {"0", ""}:
-            yield Found(
-                flag=name, message="AITER does not run on gfx1100", fix="take it out", change=set_variable(name, None)
-            )
+            yield Found.variable_out(name, "AITER does not run on gfx1100")
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="Set but empty, it goes through int() and ends the start.",
     source="https://github.com/vllm-project/vllm/blob/main/vllm/envs.py",
     bad="VLLM_PREFIX_CACHE_RETENTION_INTERVAL= vllm serve m",
@@ -149,12 +127,11 @@ def no_empty_retention_variable(command: Command) -> Iterator[Found]:
     """Find an empty retention variable."""
     name = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
     if command.environment.get(name) == "":
-        yield Found(flag=name, message="it is set to nothing", fix="take it out", change=set_variable(name, None))
+        yield Found.variable_out(name, "it is set to nothing")
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="The variable counts only as the word TRUE in capitals.",
     source="https://github.com/ROCm/flash-attention",
     bad="FLASH_ATTENTION_TRITON_AMD_ENABLE=1 vllm serve m",
@@ -165,12 +142,11 @@ def flash_attention_switch_is_spelled_right(command: Command) -> Iterator[Found]
     name = "FLASH_ATTENTION_TRITON_AMD_ENABLE"
     value = command.environment.get(name)
     if value is not None and value != "TRUE" and value.lower() in {"true", "1", "yes", "on"}:
-        yield Found(flag=name, message=f"{value} does not count", fix=f"{name}=TRUE", change=set_variable(name, "TRUE"))
+        yield Found.variable_to(name, "TRUE", f"{value} does not count")
 
 
 @rule(
     "warning",
-    engine=None,
     reason="amdsmi of another ROCm release than the image's loads a second libamd_smi, and torch then sees no device. "
     "The path names one release and breaks with the next image.",
     source="https://github.com/pytorch/pytorch/issues/186516",
@@ -180,17 +156,15 @@ def flash_attention_switch_is_spelled_right(command: Command) -> Iterator[Found]
 def no_amdsmi_path_of_one_release(command: Command) -> Iterator[Found]:
     """Find PYTHONPATH into one ROCm release's amd_smi."""
     if re.search(r"/opt/rocm-[\d.]+/share/amd_smi", command.environment.get("PYTHONPATH", "")):
-        yield Found(
-            flag="PYTHONPATH",
-            message=f"{command.environment['PYTHONPATH']} belongs to one ROCm release",
+        yield Found.variable_out(
+            "PYTHONPATH",
+            f"{command.environment['PYTHONPATH']} belongs to one ROCm release",
             fix="take it out with an image that has exactly one amdsmi, or use /opt/rocm/share/amd_smi",
-            change=set_variable("PYTHONPATH", None),
         )
 
 
 @rule(
     "error",
-    engine=None,
     reason="A replacement librccl that is preloaded deadlocks; the file must be replaced where torch loads it from.",
     source="https://github.com/unknownue/server-forge",
     bad="LD_PRELOAD=/opt/rccl/librccl.so vllm serve m",
@@ -199,17 +173,11 @@ def no_amdsmi_path_of_one_release(command: Command) -> Iterator[Found]:
 def no_preloaded_rccl(command: Command) -> Iterator[Found]:
     """Find RCCL in LD_PRELOAD."""
     if "rccl" in command.environment.get("LD_PRELOAD", ""):
-        yield Found(
-            flag="LD_PRELOAD",
-            message="a preloaded RCCL deadlocks",
-            fix="replace the library in the image",
-            change=set_variable("LD_PRELOAD", None),
-        )
+        yield Found.variable_out("LD_PRELOAD", "a preloaded RCCL deadlocks", fix="replace the library in the image")
 
 
 @rule(
     "warning",
-    engine=None,
     reason="Whoever reaches the port uses the model and reads what others asked.",
     source="https://docs.vllm.ai/en/latest/usage/security.html",
     bad="docker run --network host vllm vllm serve m --host 0.0.0.0",

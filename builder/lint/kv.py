@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.lint.rule import Found, drop_flag, rule, set_flag
+from builder.lint.rule import Found, drop_flag, set_flag, vllm_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +33,8 @@ BACKENDS = frozenset(
 )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="The octave formats are read by the ROCM_OCTAVE backend alone.",
     source="https://github.com/vllm-project/vllm/pull/59774",
     bad="vllm serve m --kv-cache-dtype octave_k3v4 --attention-backend TRITON_ATTN",
@@ -45,17 +44,11 @@ def octave_needs_its_backend(command: Command) -> Iterator[Found]:
     """Find an octave format under another backend."""
     backend = command.get(BACKEND)
     if (command.get(DTYPE) or "").startswith("octave") and backend not in {None, "ROCM_OCTAVE"}:
-        yield Found(
-            flag=BACKEND,
-            message=f"{backend} does not read {command.get(DTYPE)}",
-            fix=f"{BACKEND} ROCM_OCTAVE",
-            change=set_flag(BACKEND, "ROCM_OCTAVE"),
-        )
+        yield Found.flag_to(BACKEND, "ROCM_OCTAVE", f"{backend} does not read {command.get(DTYPE)}")
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="ROCM_OCTAVE reads the octave formats alone.",
     source="https://github.com/vllm-project/vllm/pull/59774",
     bad="vllm serve m --kv-cache-dtype fp8 --attention-backend ROCM_OCTAVE",
@@ -73,9 +66,8 @@ def octave_backend_needs_its_format(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="Without the operators octave_decode and octave_cache_store the backend refuses to start; they came to the "
     "fork after its other kernels, and upstream's wheel has none.",
     source="https://github.com/vllm-project/vllm/pull/59774",
@@ -93,9 +85,8 @@ def octave_operators_in_the_image(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="An unknown format ends the start with a list of the known ones, after minutes of loading in some versions.",
     source="https://github.com/vllm-project/vllm/blob/main/vllm/config/cache.py",
     bad="vllm serve m --kv-cache-dtype int8",
@@ -111,9 +102,8 @@ def kv_format_is_known(command: Command) -> Iterator[Found]:
         yield Found(flag=DTYPE, message=f"{dtype} is no KV format", fix=f"{DTYPE} {near[0] if near else 'auto'}")
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="An unknown backend is refused with a list of the valid ones.",
     source="https://github.com/vllm-project/vllm/blob/main/vllm/v1/attention/backends/registry.py",
     bad="vllm serve m --attention-backend TRITON",
@@ -126,9 +116,8 @@ def attention_backend_is_known(command: Command) -> Iterator[Found]:
         yield Found(flag=BACKEND, message=f"{backend} is no backend of a Radeon", fix=f"{BACKEND} TRITON_ATTN")
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="AITER's attention kernels are for CDNA. On gfx1100 the unified one hangs without a word and can take the "
     "driver down; its shared memory is larger than RDNA has.",
     source="https://github.com/vllm-project/vllm/issues/56021",
@@ -138,17 +127,11 @@ def attention_backend_is_known(command: Command) -> Iterator[Found]:
 def no_aiter_attention(command: Command) -> Iterator[Found]:
     """Find an AITER attention backend."""
     if (command.get(BACKEND) or "").upper().startswith("ROCM_AITER"):
-        yield Found(
-            flag=BACKEND,
-            message=f"{command.get(BACKEND)} hangs on gfx1100",
-            fix=f"{BACKEND} TRITON_ATTN",
-            change=set_flag(BACKEND, "TRITON_ATTN"),
-        )
+        yield Found.flag_to(BACKEND, "TRITON_ATTN", f"{command.get(BACKEND)} hangs on gfx1100")
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="TurboQuant with an MTP drafter gives garbage: GSM8K fell to about 1 %.",
     source="https://github.com/vllm-project/vllm/pull/59774",
     bad="vllm serve m --kv-cache-dtype turboquant_k3v4_nc --spec-method mtp --spec-tokens 3",
@@ -162,9 +145,8 @@ def no_turboquant_with_mtp(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="A 16-bit KV format that differs from the model's type is reinterpreted bit by bit, and the MTP drafter "
     "stops on a product of the two.",
     source="https://github.com/vllm-project/vllm/issues/54338",
@@ -176,14 +158,11 @@ def sixteen_bit_kv_follows_the_model(command: Command) -> Iterator[Found]:
     names = {"half": "float16", "float16": "float16", "bfloat16": "bfloat16"}
     kv, model = names.get(command.get(DTYPE) or ""), names.get(command.get("--dtype") or "")
     if kv and model and kv != model:
-        yield Found(
-            flag=DTYPE, message=f"{kv} KV under a {model} model", fix=f"{DTYPE} auto", change=set_flag(DTYPE, "auto")
-        )
+        yield Found.flag_to(DTYPE, "auto", f"{kv} KV under a {model} model")
 
 
-@rule(
+@vllm_rule(
     "info",
-    engine="vllm",
     reason="gfx1100 has no FP8 matrix unit: every read of the cache is converted in software. int8 and octave have "
     "kernels of their own in the fork and hold more tokens.",
     source="field report S4",
@@ -200,9 +179,8 @@ def fp8_kv_is_software(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="The kernels of int8 and fp8 per token and head are Triton's; another backend refuses the format.",
     source="https://github.com/vllm-project/vllm/blob/main/vllm/v1/attention/backends/triton_attn.py",
     bad="vllm serve m --kv-cache-dtype int8_per_token_head --attention-backend ROCM_ATTN",
@@ -212,17 +190,11 @@ def per_token_head_needs_triton(command: Command) -> Iterator[Found]:
     """Find a per-token-head format under another backend."""
     backend = command.get(BACKEND)
     if (command.get(DTYPE) or "").endswith("per_token_head") and backend not in {None, "TRITON_ATTN"}:
-        yield Found(
-            flag=BACKEND,
-            message=f"{command.get(DTYPE)} under {backend}",
-            fix=f"{BACKEND} TRITON_ATTN",
-            change=set_flag(BACKEND, "TRITON_ATTN"),
-        )
+        yield Found.flag_to(BACKEND, "TRITON_ATTN", f"{command.get(DTYPE)} under {backend}")
 
 
-@rule(
+@vllm_rule(
     "info",
-    engine="vllm",
     reason="0.95 leaves 1.2 GB of a 24 GB card, of which graphs take two thirds; a screen on the card takes the rest.",
     source="field report S2 (memory per card)",
     bad="vllm serve m --gpu-memory-utilization 0.97",
@@ -242,9 +214,8 @@ def utilization_leaves_room(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="A context beyond the model's own length is refused without the variable, and with it positions are "
     "extrapolated: fit for a kernel test, not for answers.",
     source="field report S1 (380K stress test)",
@@ -255,17 +226,13 @@ def context_within_the_model(command: Command) -> Iterator[Found]:
     """Find a context beyond 262,144 tokens, what the Qwen3.5 to 3.8 models are trained for."""
     length = command.number("--max-model-len", 0) or 0
     if length > NATIVE and command.environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
-        yield Found(
-            flag="--max-model-len",
-            message=f"{length:,} tokens are more than the 262,144 of the models that run here",
-            fix="--max-model-len 262144",
-            change=set_flag("--max-model-len", "262144"),
+        yield Found.flag_to(
+            "--max-model-len", "262144", f"{length:,} tokens are more than the 262,144 of the models that run here"
         )
 
 
-@rule(
+@vllm_rule(
     "info",
-    engine="vllm",
     reason="The model's code is part of the engine; the flag lets the checkpoint bring code of its own that runs with "
     "the server's rights.",
     source="https://docs.vllm.ai/en/latest/usage/security.html",

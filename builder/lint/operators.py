@@ -10,14 +10,7 @@ from builder.errors import HostError
 if TYPE_CHECKING:
     from builder.engine.port import Engine
 
-OPERATORS = (
-    "octave_decode",
-    "octave_cache_store",
-    "octave_prefill",
-    "gptq_gemm_rdna3",
-    "moe_gptq_gemm_rdna3",
-    "pth_decode_int8_rdna3",
-)
+OPERATORS = ("octave_decode", "octave_cache_store")
 SECONDS = 300.0
 # the schema of every operator stands in its library as plain text
 FIND = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from builder.lint.rule import Found, drop_flag, rule, set_flag, set_variable
+from builder.lint.rule import Found, drop_flag, set_flag, vllm_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,9 +46,8 @@ def _with_extra(extra: dict[str, Any]) -> Callable[[Command], Command]:
     return lambda command: command.with_flag(TRANSFER, json.dumps({**command.json(TRANSFER), EXTRA: extra}))
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="SimpleCPUOffloadConnector reads cpu_bytes_to_use (of the whole server), cpu_bytes_to_use_per_rank and "
     "lazy_offload. What stands under another key is ignored, and the cache has 8 GiB.",
     source=SOURCE,
@@ -75,9 +74,8 @@ def offload_keys_are_read(command: Command) -> Iterator[Found]:
     )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason='lazy_offload goes through bool(), so the text "false" is true.',
     source=SOURCE,
     bad="vllm serve m --enable-prefix-caching --kv-transfer-config "
@@ -98,9 +96,8 @@ def lazy_offload_is_a_boolean(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="The CPU cache holds blocks by their prefix hash; without prefix caching it is never asked.",
     source=SOURCE,
     bad=f"vllm serve m --no-enable-prefix-caching --kv-transfer-config {GOOD}",
@@ -117,9 +114,8 @@ def offload_needs_prefix_caching(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="ROCM_ATTN lays its cache out in a way that KV connectors do not know.",
     source=SOURCE,
     bad=f"vllm serve m --attention-backend ROCM_ATTN --enable-prefix-caching --kv-transfer-config {GOOD}",
@@ -128,17 +124,11 @@ def offload_needs_prefix_caching(command: Command) -> Iterator[Found]:
 def offload_not_with_rocm_attention(command: Command) -> Iterator[Found]:
     """Find a KV connector beside ROCM_ATTN."""
     if command.json(TRANSFER).get("kv_connector") and command.get("--attention-backend") == "ROCM_ATTN":
-        yield Found(
-            flag="--attention-backend",
-            message="ROCM_ATTN does not go with a KV connector",
-            fix="--attention-backend TRITON_ATTN",
-            change=set_flag("--attention-backend", "TRITON_ATTN"),
-        )
+        yield Found.flag_to("--attention-backend", "TRITON_ATTN", "ROCM_ATTN does not go with a KV connector")
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="Blocks are found by hashes that must be the same in every worker and after a restart; Python's hashes are "
     "random unless PYTHONHASHSEED is set.",
     source="https://docs.vllm.ai/en/latest/design/prefix_caching/",
@@ -148,17 +138,11 @@ def offload_not_with_rocm_attention(command: Command) -> Iterator[Found]:
 def offload_with_a_hash_seed(command: Command) -> Iterator[Found]:
     """Find a KV connector without PYTHONHASHSEED."""
     if command.json(TRANSFER).get("kv_connector") and not command.environment.get("PYTHONHASHSEED", "").isdigit():
-        yield Found(
-            flag="PYTHONHASHSEED",
-            message="block hashes differ between processes",
-            fix="PYTHONHASHSEED=0",
-            change=set_variable("PYTHONHASHSEED", "0"),
-        )
+        yield Found.variable_to("PYTHONHASHSEED", "0", "block hashes differ between processes")
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="Matching in smaller units does something only together with shared checkpoints of the recurrent state.",
     source="https://github.com/vllm-project/vllm/pull/46384",
     bad="vllm serve m --enable-prefix-caching --prefix-match-unit 16",
@@ -178,9 +162,8 @@ def match_unit_needs_checkpoints(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="Shared checkpoints act only with prefix caching, a drafter of the MTP or EAGLE kind, and a match unit "
     "below the block.",
     source="https://github.com/vllm-project/vllm/pull/52216",
@@ -208,9 +191,8 @@ def checkpoints_need_their_conditions(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="The interval must be a multiple of the block that the log reports, and the block changes with the KV "
     "format: 1,584 tokens for int8 and 3,296 for octave_k3v4 with the 27B model on two cards. With MTP an interval "
     "of 0 may give no hits at all.",
@@ -227,17 +209,13 @@ def retention_fits_the_block(command: Command) -> Iterator[Found]:
     for other, block in BLOCKS.items():
         own = BLOCKS.get(dtype)
         if interval and own and other != dtype and interval % block == 0 and interval % own:
-            yield Found(
-                flag=RETENTION,
-                message=f"{interval} is the block of {other}; that of {dtype} has {own} tokens",
-                fix=f"{RETENTION} {own}",
-                change=set_flag(RETENTION, str(own)),
+            yield Found.flag_to(
+                RETENTION, str(own), f"{interval} is the block of {other}; that of {dtype} has {own} tokens"
             )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="The flag was renamed between 0.30 and 0.31, and neither version takes the other's name.",
     source="https://github.com/vllm-project/vllm/pull/52216",
     bad="#version=0.31 vllm serve m --enable-mamba-fine-grained-prefix-cache",
@@ -257,9 +235,8 @@ def renamed_flags(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="A version that does not know a flag ends the start.",
     source="https://github.com/vllm-project/vllm/releases",
     bad="#version=0.27.1 vllm serve m --prefix-match-unit 16",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -28,6 +29,23 @@ class Found:
     message: str
     fix: str
     change: Callable[[Command], Command] | None = None
+
+    @classmethod
+    def flag_to(cls, flag: str, value: str, message: str) -> Found:
+        """Return the finding whose cure is a value of the flag."""
+        return cls(flag=flag, message=message, fix=f"{flag} {value}", change=set_flag(flag, value))
+
+    @classmethod
+    def variable_to(cls, name: str, value: str, message: str) -> Found:
+        """Return the finding whose cure is a value of the variable."""
+        return cls(
+            flag=name, message=message, fix=f"{name}={value}", change=lambda given: given.with_variable(name, value)
+        )
+
+    @classmethod
+    def variable_out(cls, name: str, message: str, *, fix: str = "take it out") -> Found:
+        """Return the finding whose cure is to take the variable out."""
+        return cls(flag=name, message=message, fix=fix, change=lambda given: given.with_variable(name, None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +99,13 @@ REGISTRY: list[Rule] = []
 def rule(
     severity: Severity,
     *,
-    engine: EngineName | None,
+    engine: EngineName | None = None,
     reason: str,
     source: str,
     bad: str,
     good: str,
 ) -> Callable[[Callable[[Command], Iterator[Found]]], Rule]:
-    """Make a rule of a function; its id is the function's name with hyphens."""
+    """Make a rule of a function; its id is the function's name with hyphens, its engine is both unless one is named."""
 
     def made(check: Callable[[Command], Iterator[Found]]) -> Rule:
         new = Rule(
@@ -106,6 +124,9 @@ def rule(
     return made
 
 
+vllm_rule, sglang_rule = partial(rule, engine="vllm"), partial(rule, engine="sglang")
+
+
 def set_flag(flag: str, value: str | None) -> Callable[[Command], Command]:
     """Return the change that sets a flag."""
     return lambda command: command.with_flag(flag, value)
@@ -114,8 +135,3 @@ def set_flag(flag: str, value: str | None) -> Callable[[Command], Command]:
 def drop_flag(flag: str) -> Callable[[Command], Command]:
     """Return the change that takes a flag out."""
     return lambda command: command.without_flag(flag)
-
-
-def set_variable(name: str, value: str | None) -> Callable[[Command], Command]:
-    """Return the change that sets a variable, or takes it out for None."""
-    return lambda command: command.with_variable(name, value)

@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from builder.lint.rule import Found, rule, set_flag, set_variable
+from builder.lint.rule import Found, sglang_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +27,8 @@ def _on(command: Command, name: str) -> bool:
     )
 
 
-@rule(
+@sglang_rule(
     "error",
-    engine="sglang",
     reason="gfx1100 has no FP8 matrix unit; the kernels spill registers, fault, or decode at 20-40 tok/s.",
     source=FORK,
     bad=f"{LAUNCH} --kv-cache-dtype fp8_e5m2",
@@ -38,17 +37,11 @@ def _on(command: Command, name: str) -> bool:
 def kv_is_bf16(command: Command) -> Iterator[Found]:
     """Find FP8 KV."""
     if (command.get("--kv-cache-dtype") or "").startswith("fp8"):
-        yield Found(
-            flag="--kv-cache-dtype",
-            message="FP8 KV is slow or faults on gfx1100",
-            fix="--kv-cache-dtype bfloat16",
-            change=set_flag("--kv-cache-dtype", "bfloat16"),
-        )
+        yield Found.flag_to("--kv-cache-dtype", "bfloat16", "FP8 KV is slow or faults on gfx1100")
 
 
-@rule(
+@sglang_rule(
     "warning",
-    engine="sglang",
     reason="The pool of two cards with BF16 KV and DFlash2 has 197,144 tokens. A context beyond the pool is accepted, "
     "and a single stream then runs out of memory without a word.",
     source="field report S4",
@@ -61,17 +54,11 @@ def context_within_the_pool(command: Command) -> Iterator[Found]:
     """Find a context beyond the pool that two cards have beside a DFlash2 drafter."""
     length = command.number("--context-length", 0) or 0
     if command.spec_method == "dflash" and command.cards in {1, 2} and length > POOL:
-        yield Found(
-            flag="--context-length",
-            message=f"{length:,} tokens, and the pool has {POOL:,}",
-            fix=f"--context-length {CONTEXT}",
-            change=set_flag("--context-length", str(CONTEXT)),
-        )
+        yield Found.flag_to("--context-length", str(CONTEXT), f"{length:,} tokens, and the pool has {POOL:,}")
 
 
-@rule(
+@sglang_rule(
     "warning",
-    engine="sglang",
     reason="Without it SGLang takes gptq_marlin for a GPTQ checkpoint, which is CUDA's, and refuses to start.",
     source=FORK,
     bad="python -m sglang.launch_server --model-path /models/Qwen3.8-27B-W4A16-AutoRound-GPTQ",
@@ -80,17 +67,11 @@ def context_within_the_pool(command: Command) -> Iterator[Found]:
 def gptq_is_named(command: Command) -> Iterator[Found]:
     """Find a GPTQ checkpoint, by its name, without --quantization."""
     if re.search(r"gptq|autoround", command.model, re.IGNORECASE) and command.get("--quantization") is None:
-        yield Found(
-            flag="--quantization",
-            message=f"{command.model} looks like GPTQ",
-            fix="--quantization gptq",
-            change=set_flag("--quantization", "gptq"),
-        )
+        yield Found.flag_to("--quantization", "gptq", f"{command.model} looks like GPTQ")
 
 
-@rule(
+@sglang_rule(
     "warning",
-    engine="sglang",
     reason="The drafter reads the whole context without a window: 28 instead of 45 tok/s at 25,000 tokens.",
     source="https://github.com/xiongyw/sglang/tree/7900xtx-qwen38-27b-tp2pp1",
     bad=f"{LAUNCH} --speculative-algorithm DFLASH --speculative-num-draft-tokens 8",
@@ -100,17 +81,11 @@ def gptq_is_named(command: Command) -> Iterator[Found]:
 def dflash_has_a_window(command: Command) -> Iterator[Found]:
     """Find DFlash without a draft window."""
     if command.spec_method == "dflash" and command.get("--speculative-draft-window-size") is None:
-        yield Found(
-            flag="--speculative-draft-window-size",
-            message="the drafter reads the whole context",
-            fix="--speculative-draft-window-size 2048",
-            change=set_flag("--speculative-draft-window-size", "2048"),
-        )
+        yield Found.flag_to("--speculative-draft-window-size", "2048", "the drafter reads the whole context")
 
 
-@rule(
+@sglang_rule(
     "error",
-    engine="sglang",
     reason="A chain of k steps drafts k tokens and verifies k + 1.",
     source="https://docs.sglang.ai/advanced_features/speculative_decoding.html",
     bad=f"{LAUNCH} --speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1 "
@@ -122,17 +97,11 @@ def draft_tokens_follow_the_steps(command: Command) -> Iterator[Found]:
     """Find a chain whose number of draft tokens is not steps + 1."""
     steps, tokens = command.number("--speculative-num-steps"), command.number("--speculative-num-draft-tokens")
     if command.get("--speculative-eagle-topk") == "1" and steps and tokens and tokens != steps + 1:
-        yield Found(
-            flag="--speculative-num-draft-tokens",
-            message=f"{tokens} for {steps} steps",
-            fix=f"--speculative-num-draft-tokens {steps + 1}",
-            change=set_flag("--speculative-num-draft-tokens", str(steps + 1)),
-        )
+        yield Found.flag_to("--speculative-num-draft-tokens", str(steps + 1), f"{tokens} for {steps} steps")
 
 
-@rule(
+@sglang_rule(
     "warning",
-    engine="sglang",
     reason="A batch that has no graph decodes kernel by kernel.",
     source="https://docs.sglang.ai/advanced_features/server_arguments.html",
     bad=f"{LAUNCH} --max-running-requests 8 --cuda-graph-bs-decode 1 2 4",
@@ -151,9 +120,8 @@ def graphs_cover_the_requests(command: Command) -> Iterator[Found]:
             )
 
 
-@rule(
+@sglang_rule(
     "warning",
-    engine="sglang",
     reason="Without the extension two cards exchange through RCCL over PCIe, which is far slower for decode.",
     source=FORK,
     bad=f"{LAUNCH} --tp-size 2",
@@ -162,17 +130,11 @@ def graphs_cover_the_requests(command: Command) -> Iterator[Found]:
 def custom_all_reduce_is_on(command: Command) -> Iterator[Found]:
     """Find two cards without the RDNA all-reduce."""
     if command.cards > 1 and not _on(command, "SGLANG_RDNA_CUSTOM_AR"):
-        yield Found(
-            flag="SGLANG_RDNA_CUSTOM_AR",
-            message="the cards exchange through RCCL",
-            fix="SGLANG_RDNA_CUSTOM_AR=1",
-            change=set_variable("SGLANG_RDNA_CUSTOM_AR", "1"),
-        )
+        yield Found.variable_to("SGLANG_RDNA_CUSTOM_AR", "1", "the cards exchange through RCCL")
 
 
-@rule(
+@sglang_rule(
     "error",
-    engine="sglang",
     reason="The extension's fused all-reduce and norm throws by design, so it must be off where the extension is on.",
     source=FORK,
     bad=f"SGLANG_RDNA_CUSTOM_AR=1 {LAUNCH} --tp-size 2",
@@ -181,17 +143,11 @@ def custom_all_reduce_is_on(command: Command) -> Iterator[Found]:
 def fused_all_reduce_is_off(command: Command) -> Iterator[Found]:
     """Find the RDNA all-reduce without the switch that turns its fused form off."""
     if _on(command, "SGLANG_RDNA_CUSTOM_AR") and not _on(command, "SGLANG_RDNA_NO_FUSED"):
-        yield Found(
-            flag="SGLANG_RDNA_NO_FUSED",
-            message="the fused kernel throws",
-            fix="SGLANG_RDNA_NO_FUSED=1",
-            change=set_variable("SGLANG_RDNA_NO_FUSED", "1"),
-        )
+        yield Found.variable_to("SGLANG_RDNA_NO_FUSED", "1", "the fused kernel throws")
 
 
-@rule(
+@sglang_rule(
     "error",
-    engine="sglang",
     reason="AITER is for CDNA; importing it fails on gfx1100.",
     source="https://github.com/ROCm/aiter/issues/4604",
     bad=f"SGLANG_USE_AITER=1 {LAUNCH}",
@@ -200,18 +156,13 @@ def fused_all_reduce_is_off(command: Command) -> Iterator[Found]:
 def sglang_without_aiter(command: Command) -> Iterator[Found]:
     """Find SGLANG_USE_AITER, or the aiter attention backend."""
     if _on(command, "SGLANG_USE_AITER"):
-        change = set_variable("SGLANG_USE_AITER", "0")
-        yield Found(flag="SGLANG_USE_AITER", message="AITER is for CDNA", fix="SGLANG_USE_AITER=0", change=change)
+        yield Found.variable_to("SGLANG_USE_AITER", "0", "AITER is for CDNA")
     if command.get("--attention-backend") == "aiter":
-        change = set_flag("--attention-backend", "triton")
-        yield Found(
-            flag="--attention-backend", message="aiter is for CDNA", fix="--attention-backend triton", change=change
-        )
+        yield Found.flag_to("--attention-backend", "triton", "aiter is for CDNA")
 
 
-@rule(
+@sglang_rule(
     "warning",
-    engine="sglang",
     reason="The RDNA verify kernel takes page size 1, at most 64 requests and 512 draft tokens in all; beyond that it "
     "falls back after one line in the log.",
     source=FORK,
@@ -226,23 +177,18 @@ def verify_kernel_within_its_limits(command: Command) -> Iterator[Found]:
         return
     running, tokens = command.number("--max-running-requests", 1) or 1, command.drafted + 1
     if command.number("--page-size", 1) != 1:
-        change = set_flag("--page-size", "1")
-        yield Found(
-            flag="--page-size", message="the verify kernel takes pages of 1", fix="--page-size 1", change=change
-        )
+        yield Found.flag_to("--page-size", "1", "the verify kernel takes pages of 1")
     if running > BATCH or running * tokens > QUERY:
         most = min(BATCH, QUERY // tokens)
-        yield Found(
-            flag="--max-running-requests",
-            message=f"{running} requests x {tokens} tokens are more than the verify kernel takes",
-            fix=f"--max-running-requests {most}",
-            change=set_flag("--max-running-requests", str(most)),
+        yield Found.flag_to(
+            "--max-running-requests",
+            str(most),
+            f"{running} requests x {tokens} tokens are more than the verify kernel takes",
         )
 
 
-@rule(
+@sglang_rule(
     "error",
-    engine="sglang",
     reason="The number of KV splits is a tile of the kernel: only powers of two compile.",
     source="https://triton-lang.org/main/python-api/generated/triton.language.arange.html",
     bad=f"{LAUNCH} --triton-attention-num-kv-splits 24",
@@ -254,14 +200,11 @@ def kv_splits_are_a_power_of_two(command: Command) -> Iterator[Found]:
     if splits and splits & (splits - 1):
         near = 2 ** round(math.log2(splits))
         flag = "--triton-attention-num-kv-splits"
-        yield Found(
-            flag=flag, message=f"{splits} is no power of two", fix=f"{flag} {near}", change=set_flag(flag, str(near))
-        )
+        yield Found.flag_to(flag, str(near), f"{splits} is no power of two")
 
 
-@rule(
+@sglang_rule(
     "info",
-    engine="sglang",
     reason="SGL_… is an old prefix that is copied to SGLANG_… with a warning, where it still is.",
     source="https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/environ.py",
     bad=f"SGL_RDNA_GEMMA_TRITON=1 {LAUNCH}",

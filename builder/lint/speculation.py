@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from builder.lint.rule import Found, drop_flag, rule, set_flag
+from builder.lint.rule import Found, drop_flag, set_flag, vllm_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,9 +17,8 @@ SPEC = "--speculative-config"
 SHORT_CONTEXT = 8192
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="A step verifies 1 + k tokens a sequence. Batches beyond the capture size run without graphs, and octave "
     "splits its KV less.",
     source="field report S1 (speed falls at more than four streams with 16)",
@@ -33,18 +32,16 @@ def capture_size_covers_the_batch(command: Command) -> Iterator[Found]:
         return
     needed = sequences * (1 + command.drafted)
     if capture < needed:
-        yield Found(
-            flag=CAPTURE,
-            message=f"{capture} covers {capture // (1 + command.drafted)} of {sequences} sequences with "
+        yield Found.flag_to(
+            CAPTURE,
+            str(needed),
+            f"{capture} covers {capture // (1 + command.drafted)} of {sequences} sequences with "
             f"{1 + command.drafted} tokens each",
-            fix=f"{CAPTURE} {needed}",
-            change=set_flag(CAPTURE, str(needed)),
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="The drafter meets a compile fault of inductor in the interactivity mode.",
     source="field report S3",
     bad="vllm serve m --performance-mode interactivity --spec-method mtp --spec-tokens 3",
@@ -53,17 +50,11 @@ def capture_size_covers_the_batch(command: Command) -> Iterator[Found]:
 def mtp_without_interactivity(command: Command) -> Iterator[Found]:
     """Find the interactivity mode beside MTP."""
     if command.mtp and command.get("--performance-mode") == "interactivity":
-        yield Found(
-            flag="--performance-mode",
-            message="interactivity does not compile with the MTP drafter",
-            fix="--performance-mode throughput",
-            change=set_flag("--performance-mode", "throughput"),
-        )
+        yield Found.flag_to("--performance-mode", "throughput", "interactivity does not compile with the MTP drafter")
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="Qwen3.5's MTP raises NotImplementedError for the mamba cache mode all.",
     source="https://github.com/vllm-project/vllm/blob/main/vllm/model_executor/models/qwen3_5_mtp.py",
     bad="vllm serve m --spec-method mtp --spec-tokens 3 --mamba-cache-mode all",
@@ -72,17 +63,11 @@ def mtp_without_interactivity(command: Command) -> Iterator[Found]:
 def mtp_without_mamba_cache_all(command: Command) -> Iterator[Found]:
     """Find the mamba cache mode all beside MTP."""
     if command.mtp and command.get("--mamba-cache-mode") == "all":
-        yield Found(
-            flag="--mamba-cache-mode",
-            message="MTP does not know the mamba cache mode all",
-            fix="--mamba-cache-mode align",
-            change=set_flag("--mamba-cache-mode", "align"),
-        )
+        yield Found.flag_to("--mamba-cache-mode", "align", "MTP does not know the mamba cache mode all")
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="With TRITON_ATTN the drafter reads the whole KV again at every step: 13.8 instead of 45.7 tok/s at 16K.",
     source="field report S3",
     bad="vllm serve m --attention-backend TRITON_ATTN --max-model-len 262144 --spec-method mtp --spec-tokens 3",
@@ -103,9 +88,8 @@ def mtp_for_short_contexts(command: Command) -> Iterator[Found]:
         )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="The same setting in --speculative-config and in a --spec-… flag is a ValueError.",
     source="https://github.com/vllm-project/vllm/blob/main/vllm/engine/arg_utils.py",
     bad="""vllm serve m --spec-tokens 3 --speculative-config '{"method":"mtp","num_speculative_tokens":3}'""",
@@ -128,9 +112,8 @@ def speculation_is_said_once(command: Command) -> Iterator[Found]:
             )
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="A draft method without a number of tokens is refused, as is a number without a method or a model.",
     source="https://docs.vllm.ai/en/latest/features/spec_decode/",
     bad="vllm serve m --spec-method mtp",
@@ -150,9 +133,8 @@ def speculation_is_whole(command: Command) -> Iterator[Found]:
         yield Found(flag="--spec-method", message="drafted tokens without a method", fix="--spec-method mtp")
 
 
-@rule(
+@vllm_rule(
     "info",
-    engine="vllm",
     reason="qwen3_5_mtp and qwen3_next_mtp are old names that the engine turns into mtp with a warning.",
     source="https://github.com/vllm-project/vllm/blob/main/vllm/config/speculative.py",
     bad="vllm serve m --spec-method qwen3_5_mtp --spec-tokens 3",
@@ -167,18 +149,11 @@ def mtp_by_its_name(command: Command) -> Iterator[Found]:
         change = set_flag(SPEC, json.dumps({**config, "method": "mtp"}))
         yield Found(flag=SPEC, message=f"{command.spec_method} is an old name", fix='"method": "mtp"', change=change)
     else:
-        change = set_flag("--spec-method", "mtp")
-        yield Found(
-            flag="--spec-method",
-            message=f"{command.spec_method} is an old name",
-            fix="--spec-method mtp",
-            change=change,
-        )
+        yield Found.flag_to("--spec-method", "mtp", f"{command.spec_method} is an old name")
 
 
-@rule(
+@vllm_rule(
     "error",
-    engine="vllm",
     reason="What is no JSON object ends the start.",
     source="https://docs.vllm.ai/en/latest/configuration/engine_args/",
     bad="vllm serve m --kv-transfer-config {kv_role:kv_both}",
@@ -200,9 +175,8 @@ def json_flags_are_json(command: Command) -> Iterator[Found]:
             )
 
 
-@rule(
+@vllm_rule(
     "warning",
-    engine="vllm",
     reason="Without graphs every kernel of a decode step is launched by itself, dearest where steps are short.",
     source="https://docs.vllm.ai/en/latest/configuration/conserving_memory/",
     bad="vllm serve m --enforce-eager",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import yaml
@@ -21,6 +22,15 @@ Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
 FullRef = Annotated[str, StringConstraints(pattern=r"^refs/[^\s~^:?*\[\\]+$")]
+
+
+def pattern(text: str) -> str:
+    """Return a regular expression; raises ValueError when the text is none."""
+    try:
+        re.compile(text, re.MULTILINE)
+    except re.error as trouble:
+        raise ValueError(f"no regular expression: {trouble}") from trouble
+    return text
 
 
 class Data(BaseModel):

@@ -42,8 +42,7 @@ class Mix(Data):
 
     def parts(self) -> dict[str, str]:
         """Return the versions by what they are of."""
-        found = {name: getattr(self, name) for name in ("rocm", "torch", "triton", "torchvision", "python")}
-        return {name: version for name, version in found.items() if version is not None}
+        return self.model_dump(exclude={"source"}, exclude_none=True)
 
 
 class Compatibility(Data):

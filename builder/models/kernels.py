@@ -7,23 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from builder.models.base import Data
+from builder.models.base import Data, pattern
 
 Define = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(=.*)?$")]
 TRITON_TYPE = r"^(none|\*?(fp(8e4nv|8e5|16|32|64)|bf16|[iu](1|8|16|32|64))(:(1|16))?)$"
 LAUNCH = ("num_warps", "num_stages")
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as trouble:
-        msg = f"no regular expression: {trouble}"
-        raise ValueError(msg) from trouble
-    return text
-
-
-Pattern = Annotated[str, AfterValidator(_pattern)]
+Pattern = Annotated[str, AfterValidator(pattern)]
 
 
 class HipTarget(Data):
@@ -82,12 +71,10 @@ class TritonTarget(Data):
         known = {*self.constexprs, *LAUNCH}
         unknown = [name for name in (*self.launch, *self.sweep) if name not in known]
         if unknown:
-            msg = f"{unknown[0]} is neither a compile-time parameter of it nor {' nor '.join(LAUNCH)}"
-            raise ValueError(msg)
-        groupless = [name for name, pattern in self.launch.items() if not re.compile(pattern).groups]
+            raise ValueError(f"{unknown[0]} is neither a compile-time parameter of it nor {' nor '.join(LAUNCH)}")
+        groupless = [name for name, wanted in self.launch.items() if not re.compile(wanted).groups]
         if groupless:
-            msg = f"the pattern of {groupless[0]} has no group for the number"
-            raise ValueError(msg)
+            raise ValueError(f"the pattern of {groupless[0]} has no group for the number")
         return self
 
 

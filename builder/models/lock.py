@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from builder.errors import UsageError
 from builder.models.base import Commit, Data, Digest, Name, Sha256, dump_yaml, load_yaml
-from builder.models.stack import REHEARSAL
+from builder.models.stack import REHEARSAL, BaseName
 
 UNRESOLVED: Literal["unresolved"] = "unresolved"
 Unresolved = Literal["unresolved"]
@@ -74,7 +74,7 @@ class Lock(Data):
     stack_sha256: Sha256
     commit: Commit | Unresolved
     version: str
-    bases: dict[Literal["build", "runtime", "rccl"], LockedBase]
+    bases: dict[BaseName, LockedBase]
     wheels: tuple[LockedWheel, ...] = ()
     requirements: tuple[LockedWheel, ...] = ()
     fetched: tuple[LockedFetch, ...] = ()

@@ -12,7 +12,6 @@ from builder.files import read_text
 from builder.models.base import Data, Name, nearest, parse_yaml, validated
 
 ServeEngine = Literal["vllm", "sglang", "strata"]
-DEEPEST = 8
 
 
 class Ready(Data):
@@ -187,7 +186,7 @@ def _path(root: Path, name: str) -> Path:
 
 def _merged(root: Path, path: Path, text: str, above: tuple[Path, ...]) -> dict[str, Any]:
     """Return a profile's mapping laid over the one that it extends."""
-    if path.resolve() in above or len(above) > DEEPEST:
+    if path.resolve() in above:
         raise UsageError(f"{path}: the profiles extend each other in a circle")
     value = parse_yaml(text, path)
     extended = value.get("extends")

@@ -14,6 +14,7 @@ from builder.models.compatibility import Compatibility, Mix
 from builder.models.extends import merge, merged
 from builder.models.kernels import KernelTarget
 
+BaseName = Literal["build", "runtime", "rccl"]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")]
 
 
@@ -37,8 +38,7 @@ class Source(Data):
     @model_validator(mode="after")
     def _one_origin(self) -> Source:
         if (self.repository is None) == (self.folder is None):
-            msg = "exactly one of repository and folder is needed"
-            raise ValueError(msg)
+            raise ValueError("exactly one of repository and folder is needed")
         if self.folder is not None:
             try:
                 inside(self.folder)
@@ -85,8 +85,7 @@ class Base(Data):
     @model_validator(mode="after")
     def _one_kind(self) -> Base:
         if (self.image is None) == (self.bootstrap is None):
-            msg = "exactly one of image and bootstrap is needed"
-            raise ValueError(msg)
+            raise ValueError("exactly one of image and bootstrap is needed")
         return self
 
 
@@ -102,6 +101,10 @@ class Bases(Data):
     build: Base
     runtime: Base
     rccl: Base | None = None
+
+    def named(self) -> dict[BaseName, Base]:
+        """Return the ones that there are by their names, in this order."""
+        return {"build": self.build, "runtime": self.runtime, **({"rccl": self.rccl} if self.rccl else {})}
 
 
 class Wheel(Data):
@@ -191,8 +194,7 @@ class Ops(Data):
     @model_validator(mode="after")
     def _text_of_a_file(self) -> Ops:
         if self.text is not None and self.file is None:
-            msg = "a text is looked for in a file, and none is named"
-            raise ValueError(msg)
+            raise ValueError("a text is looked for in a file, and none is named")
         return self
 
 

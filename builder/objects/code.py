@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PATTERN = re.compile(r"^([0-9A-Fa-f]{8})(?:/([0-9A-Fa-f]{8}))?$")
-CODE_LIMIT = 64 << 20
 _SYMBOL = struct.Struct("<IBBHQQ")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_PT_LOAD = 1
 _FUNCTION = 2
 
 
@@ -37,23 +34,18 @@ def count_dwords(library: bytes, kernel: str, pattern: str, *, name: str) -> int
         UsageError: The pattern is none.
         VerifyError: The library is damaged.
     """
-    value, mask = parse_pattern(pattern)
+    found = PATTERN.match(pattern)
+    if found is None:
+        raise UsageError(f"{pattern!r} is no dword in hex, such as DC762000 or DC762000/FFFFE000")
+    value, mask = int(found[1], 16), int(found[2] or "FFFFFFFF", 16)
     return sum(
         word & mask == value & mask
-        for code in kernel_code(library, kernel, name=name)
+        for code in _kernel_code(library, kernel, name=name)
         for (word,) in struct.iter_unpack("<I", code[: len(code) & ~3])
     )
 
 
-def parse_pattern(pattern: str) -> tuple[int, int]:
-    """Return the dword and the mask of a pattern; raises UsageError when it is none."""
-    found = PATTERN.match(pattern)
-    if found is None:
-        raise UsageError(f"{pattern!r} is no dword in hex, such as DC762000 or DC762000/FFFFE000")
-    return int(found[1], 16), int(found[2] or "FFFFFFFF", 16)
-
-
-def kernel_code(library: bytes, kernel: str, *, name: str) -> Iterator[bytes]:
+def _kernel_code(library: bytes, kernel: str, *, name: str) -> Iterator[bytes]:
     """Yield the machine code of a kernel from each code object of a library that has it."""
     window = Window.of_bytes(library, name)
     if window.peek(0, len(fatbin.PLAIN)).startswith((fatbin.PLAIN, fatbin.COMPRESSED)):
@@ -84,20 +76,9 @@ def _code(window: Window, kernel: str) -> Iterator[bytes]:
         symbol = names[offset : names.find(b"\0", offset)]
         if not length or kind & 0xF != _FUNCTION or not names_kernel(symbol, kernel.encode()):
             continue
-        if length > CODE_LIMIT:
-            raise window.fault(at, f"a kernel of {length} bytes")
-        yield window.read(_file_position(window, head, address), length, f"the code of {kernel}")
+        yield window.read(elf.file_position(window, head, address), length, f"the code of {kernel}")
 
 
 def names_kernel(symbol: bytes, kernel: bytes) -> bool:
     """Whether a symbol is a kernel's: its own name, or the mangled form, in which the length stands before the name."""
     return symbol == kernel or (symbol.startswith(b"_Z") and b"%d%b" % (len(kernel), kernel) in symbol)
-
-
-def _file_position(window: Window, head: elf.Header, address: int) -> int:
-    """Return where an address lies in the file, by the segment that is loaded there."""
-    table = window.read(head.program_at, head.programs * _SEGMENT.size, "the program headers")
-    for kind, _, at, start, _, in_file, _, _ in _SEGMENT.iter_unpack(table):
-        if kind == _PT_LOAD and start <= address < start + in_file:
-            return int(at + address - start)
-    raise window.fault(0, f"no segment holds the address {address:#x}")

@@ -24,7 +24,7 @@ _PROGRAM = struct.Struct("<IIQQQQQQ")
 _NOTE = struct.Struct("<III")
 _SHN_XINDEX = 0xFFFF
 _SHT_NULL, _SHT_NOBITS = 0, 8
-_PT_NOTE = 4
+_PT_LOAD, _PT_NOTE = 1, 4
 _LITTLE_64 = b"\x02\x01"
 
 
@@ -34,7 +34,6 @@ class Header:
 
     Attributes:
         machine: ``e_machine``; 224 is AMDGPU.
-        abi: ``EI_ABIVERSION``; for HSA code objects 0 to 4 stand for V2 to V6.
         flags: ``e_flags``.
         program_at: File position of the program headers.
         programs: Number of program headers.
@@ -44,7 +43,6 @@ class Header:
     """
 
     machine: int
-    abi: int
     flags: int
     program_at: int
     programs: int
@@ -76,7 +74,6 @@ def header(window: Window) -> Header:
         raise window.fault(0, f"section headers of {section_size} bytes, not {_SECTION.size}")
     return Header(
         machine=machine,
-        abi=raw[8],
         flags=flags,
         program_at=program_at,
         programs=programs,
@@ -115,10 +112,7 @@ def notes(window: Window, head: Header) -> Iterator[tuple[bytes, int, Window]]:
     Raises:
         VerifyError: A header or a note does not lie within the file.
     """
-    table = window.read(head.program_at, head.programs * _PROGRAM.size, "the program headers")
-    for kind, _, at, _, _, size, _, _ in _PROGRAM.iter_unpack(table):
-        if kind != _PT_NOTE:
-            continue
+    for at, _, size in _segments(window, head, _PT_NOTE):
         segment = window.part(at, size, "the note segment")
         place = 0
         while place + _NOTE.size <= segment.size:
@@ -129,6 +123,26 @@ def notes(window: Window, head: Header) -> Iterator[tuple[bytes, int, Window]]:
             owner = segment.read(place + _NOTE.size, owner_size, "a note's owner").rstrip(b"\0")
             yield owner, note, segment.part(content_at, content_size, "a note's content")
             place = content_at + _aligned(content_size)
+
+
+def file_position(window: Window, head: Header, address: int) -> int:
+    """Return where an address lies in the file, by the segment that is loaded there.
+
+    Raises:
+        VerifyError: There is none, or a header does not lie within the file.
+    """
+    for at, start, size in _segments(window, head, _PT_LOAD):
+        if start <= address < start + size:
+            return at + address - start
+    raise window.fault(0, f"no segment holds the address {address:#x}")
+
+
+def _segments(window: Window, head: Header, wanted: int) -> Iterator[tuple[int, int, int]]:
+    """Yield file position, address and bytes in the file of the segments of a kind."""
+    table = window.read(head.program_at, head.programs * _PROGRAM.size, "the program headers")
+    for kind, _, at, address, _, size, _, _ in _PROGRAM.iter_unpack(table):
+        if kind == wanted:
+            yield at, address, size
 
 
 def _aligned(size: int) -> int:

@@ -45,14 +45,10 @@ class Entry:
 
     Attributes:
         id: Kind and target, such as ``hipv4-amdgcn-amd-amdhsa--gfx1100``.
-        bundle: Number of the bundle in its file, from 0.
-        compressed: The bundle is compressed; the content's positions are then those of the unpacked bundle.
-        content: The entry's bytes.
+        content: The entry's bytes; of a compressed bundle, where they lie in the unpacked one.
     """
 
     id: str
-    bundle: int
-    compressed: bool
     content: Window
 
 
@@ -74,16 +70,24 @@ def bundles(window: Window, first: int = 0) -> Iterator[tuple[Entry, ...]]:
             with tempfile.TemporaryFile() as file:
                 size = _unpack(rest, file)
                 unpacked = Window.of_file(file, f"{rest.name} (unpacked)")
-                entries, _ = _entries(unpacked, number, compressed=True)
+                entries, _ = _entries(unpacked)
                 yield entries
         else:
-            entries, size = _entries(rest, number, compressed=False)
+            entries, size = _entries(rest)
             yield entries
         at += size
         number += 1
 
 
-def _entries(window: Window, number: int, *, compressed: bool) -> tuple[tuple[Entry, ...], int]:
+def not_unpacked(what: str, trouble: OSError) -> HostError:
+    """Return the error for a disk that cannot take what is unpacked."""
+    return HostError(
+        f"{what} could not be unpacked into {tempfile.gettempdir()}: {trouble.strerror}",
+        hint="free room there, or name another folder with TMPDIR",
+    )
+
+
+def _entries(window: Window) -> tuple[tuple[Entry, ...], int]:
     """Return a plain bundle's entries and its extent in bytes."""
     start = window.read(0, _COUNT.size, "a bundle's header")
     if not start.startswith(PLAIN):
@@ -103,8 +107,7 @@ def _entries(window: Window, number: int, *, compressed: bool) -> tuple[tuple[En
         if not raw.isascii():
             raise window.fault(at - length, "a bundle entry whose id is no ASCII text")
         if size:
-            content = window.part(offset, size, f"the entry {raw.decode()}")
-            found.append(Entry(id=raw.decode(), bundle=number, compressed=compressed, content=content))
+            found.append(Entry(id=raw.decode(), content=window.part(offset, size, f"the entry {raw.decode()}")))
             stretches.append((offset, offset + size))
     # content that two entries share would let a small file cost unbounded time
     end = at
@@ -143,13 +146,8 @@ def _unpack(window: Window, file: BinaryIO) -> int:
             digest.update(piece)
             file.write(piece)
         file.flush()
-    except _damaged() as trouble:
-        raise window.fault(used, f"the {_METHODS[method]} data is damaged: {trouble}") from trouble
     except OSError as trouble:
-        raise HostError(
-            f"{size} bytes of {window.name} could not be unpacked into {tempfile.gettempdir()}: {trouble.strerror}",
-            hint="free room there, or name another folder with TMPDIR",
-        ) from trouble
+        raise not_unpacked(f"{size} bytes of {window.name}", trouble) from trouble
     if written != size:
         raise window.fault(0, f"a compressed bundle holds {'more' if written > size else 'less'} than its {size} bytes")
     if int.from_bytes(digest.digest()[:8], "little") != wanted:
@@ -160,12 +158,13 @@ def _unpack(window: Window, file: BinaryIO) -> int:
 def _decompressed(window: Window, at: int, end: int, method: str) -> Iterator[tuple[bytes, int]]:
     """Yield pieces of at most 32 MiB, each with the position behind the last byte that was used."""
     machine: Any
+    damaged: type[Exception]
     if method == "zlib":
-        machine = zlib.decompressobj()
+        machine, damaged = zlib.decompressobj(), zlib.error
     else:
         import zstandard
 
-        machine = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
+        machine, damaged = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj(), zstandard.ZstdError
     block = b""
     place = at
     while not machine.eof:
@@ -175,13 +174,10 @@ def _decompressed(window: Window, at: int, end: int, method: str) -> Iterator[tu
             if not block:
                 raise window.fault(place, f"the {method} data ends too early")
         bite, block = block[:_BITE], block[_BITE:]
-        piece = machine.decompress(bite)
+        try:
+            piece = machine.decompress(bite)
+        except damaged as trouble:
+            raise window.fault(place, f"the {method} data is damaged: {trouble}") from trouble
         place += len(bite) - len(machine.unused_data)
         if piece or machine.eof:
             yield piece, place
-
-
-def _damaged() -> tuple[type[Exception], ...]:
-    import zstandard
-
-    return (zlib.error, zstandard.ZstdError)

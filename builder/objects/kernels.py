@@ -1,7 +1,7 @@
 """AMDGPU code objects: which processor they are for, and the registers, LDS and spills of each kernel in them.
 
-Formats: LLVM's "User Guide for AMDGPU Backend": ``e_flags`` holds the processor in its low byte, then XNACK and
-SRAM-ECC; the note ``AMDGPU`` of type 32 holds a MessagePack map with ``amdhsa.kernels``.
+Formats: LLVM's "User Guide for AMDGPU Backend": ``e_flags`` holds the processor in its low byte; the note ``AMDGPU``
+of type 32 holds a MessagePack map with ``amdhsa.kernels``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _NAMES = (
     "11-7-generic 13-generic"
 )
 _PROCESSORS = {code: f"gfx{name}" for code, name in enumerate(_NAMES.split(), 0x20) if name != "-"}
-_ABI_V3, _ABI_V4 = 1, 2
 _METADATA = (b"AMDGPU", 32)
 
 # metadata key -> field of Kernel
@@ -73,27 +72,21 @@ class CodeObject:
 
     Attributes:
         arch: The processor, such as ``gfx1100``.
-        features: Target features that it insists on, such as ``("sramecc+", "xnack-")``; empty on RDNA.
         id: The id of its bundle entry; empty for a bare code object.
-        bundle: Number of its bundle in the file; -1 for a bare code object.
-        compressed: Its bundle is compressed.
         at: Its position in the file, or in the unpacked bundle.
         size: Its bytes.
         kernels: Its kernels.
     """
 
     arch: str
-    features: tuple[str, ...] = ()
     id: str = ""
-    bundle: int = -1
-    compressed: bool = False
     at: int
     size: int
     kernels: tuple[Kernel, ...] = ()
 
 
-def target(window: Window, head: elf.Header) -> tuple[str, tuple[str, ...]]:
-    """Return the processor and the features of an AMDGPU object; an unknown processor is named by its number.
+def target(window: Window, head: elf.Header) -> str:
+    """Return the processor that an AMDGPU object is for; an unknown one is named by its number.
 
     Raises:
         VerifyError: It is no AMDGPU object.
@@ -101,7 +94,7 @@ def target(window: Window, head: elf.Header) -> tuple[str, tuple[str, ...]]:
     if head.machine != elf.AMDGPU:
         raise window.fault(0, f"a code object for the machine {head.machine}, not for AMDGPU ({elf.AMDGPU})")
     code = head.flags & 0xFF
-    return _PROCESSORS.get(code, f"amdgpu-{code:#04x}"), _features(head.abi, head.flags)
+    return _PROCESSORS.get(code, f"amdgpu-{code:#04x}")
 
 
 def kernels(window: Window, head: elf.Header) -> tuple[Kernel, ...]:
@@ -119,16 +112,6 @@ def kernels(window: Window, head: elf.Header) -> tuple[Kernel, ...]:
             except ValueError as trouble:
                 raise content.fault(walk.at, f"the kernel metadata is damaged: {trouble}") from trouble
     return tuple(found)
-
-
-def _features(abi: int, flags: int) -> tuple[str, ...]:
-    if abi >= _ABI_V4:
-        signs = {2: "-", 3: "+"}
-        choice = {"sramecc": flags >> 10 & 3, "xnack": flags >> 8 & 3}
-        return tuple(name + signs[value] for name, value in choice.items() if value in signs)
-    if abi == _ABI_V3:
-        return tuple(name + "+" for name, bit in (("sramecc", 0x200), ("xnack", 0x100)) if flags & bit)
-    return ()
 
 
 def _walked(walk: Walk, most: int) -> list[Kernel]:

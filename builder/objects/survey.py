@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from builder.errors import HostError, UsageError, VerifyError
+from builder.errors import UsageError, VerifyError
 from builder.files import MIB
 from builder.objects import elf, fatbin
 from builder.objects.kernels import CodeObject, Kernel, kernels, target
@@ -167,13 +167,13 @@ def _entry(entry: fatbin.Entry) -> CodeObject:
     # a processor newer than our table is known by the entry's word alone
     if code.arch != processor and code.arch.startswith("gfx"):
         raise entry.content.fault(0, f"the entry {entry.id!r} holds code for {code.arch}")
-    return replace(code, arch=processor, id=entry.id, bundle=entry.bundle, compressed=entry.compressed)
+    return replace(code, arch=processor, id=entry.id)
 
 
 def _code_object(window: Window) -> CodeObject:
     head = elf.header(window)
-    arch, features = target(window, head)
-    return CodeObject(arch=arch, features=features, at=window.start, size=window.size, kernels=kernels(window, head))
+    arch = target(window, head)
+    return CodeObject(arch=arch, at=window.start, size=window.size, kernels=kernels(window, head))
 
 
 def _has_device_code(library: Library) -> bool:
@@ -239,8 +239,5 @@ def _member(start: bytes, packed: IO[bytes], name: str) -> Library:
             shutil.copyfileobj(packed, file, MIB)
             file.flush()
         except OSError as trouble:
-            raise HostError(
-                f"{name} could not be unpacked into {tempfile.gettempdir()}: {trouble.strerror}",
-                hint="free room there, or name another folder with TMPDIR",
-            ) from trouble
+            raise fatbin.not_unpacked(name, trouble) from trouble
         return _library(Window.of_file(file, name))

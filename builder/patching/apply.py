@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import HostError, PatchError, UsageError
+from builder.errors import HostError, PatchError
 from builder.files import sha256, sha256_file
-from builder.models.base import nearest
+from builder.models.record import Outcome, PatchedFile
 from builder.patching.edits import Finding, make_edit, undo_edit
 from builder.patching.hunks import make_diff, undo_diff
 from builder.patching.swap import NewFile, swap_in
-from builder.patching.tree import Refused, View
+from builder.patching.tree import Refused, View, sha_of
 from builder.patching.when import Facts, outside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from builder.models.record import Outcome
     from builder.patching.series import Patch, Series
     from builder.patching.text import Source
-
-__all__ = ["Change", "Facts", "PatchReport", "Report", "apply", "check"]
-
-
-@dataclass(frozen=True)
-class Change:
-    """Hashes of a file before and after a patch; None where there is no file."""
-
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +31,14 @@ class PatchReport:
         id: The patch.
         outcome: What became of it.
         reason: The fact behind ``unneeded``, or all that is wrong.
-        files: The files that it touches, by path; before and after are equal for a patch that is present.
+        files: The files that it touches; before and after are equal for a patch that is present.
         edits: What became of each edit or hunk.
     """
 
     id: str
     outcome: Outcome
     reason: str = ""
-    files: Mapping[str, Change] = field(default_factory=dict)
+    files: tuple[PatchedFile, ...] = ()
     edits: tuple[Finding, ...] = ()
 
 
@@ -60,12 +49,10 @@ class Report:
     Attributes:
         tree: The tree.
         patches: What became of each patch, in order.
-        exchanged: The folder that was exchanged for a patched one: a shell that stands in it must enter it again.
     """
 
     tree: Path
     patches: tuple[PatchReport, ...]
-    exchanged: Path | None = None
 
     @property
     def failed(self) -> tuple[PatchReport, ...]:
@@ -108,19 +95,15 @@ def apply(series: Series, tree: Path, facts: Facts) -> Report:
     report, files = _run(series, tree, facts)
     if report.failed or not files:
         return report
-    exchanged = swap_in(tree, files)
+    swap_in(tree, files)
     for name, file in files.items():
         path = tree / name
         if (sha256_file(path) if path.is_file() else None) != (None if file.content is None else sha256(file.content)):
             raise HostError(f"{path} does not hold what was written to it", hint="something else changes this tree")
-    return replace(report, exchanged=exchanged)
+    return report
 
 
 def _run(series: Series, tree: Path, facts: Facts) -> tuple[Report, dict[str, NewFile]]:
-    known = [patch.id for patch in (*series.patches, *series.off)]
-    for name in facts.unneeded:
-        if name not in known:
-            raise UsageError(f"no patch of the series is called {name!r}{nearest(name, known)}")
     values = series.parameters(facts.parameters)
     view = View(tree)
     report = Report(tree=tree, patches=tuple(_walk(series, view, facts, values)))
@@ -170,10 +153,12 @@ def _one(
                 return PatchReport(id=patch.id, outcome="failed", reason=why, edits=tuple(findings))
             findings, sources = below, {}
         outcome = "applied" if _any(findings, "applied") else "present"
-        before = {name: _hash(view.source(name)) for name in patch.files}
+        before = {name: sha_of(view.source(name)) for name in patch.files}
         for name, source in sources.items():
             view.put(name, source, executable=any(d.file == name and d.executable for d in patch.diffs))
-        files = {name: Change(hashed, _hash(view.source(name))) for name, hashed in before.items()}
+        files = tuple(
+            PatchedFile(path=name, before=hashed, after=sha_of(view.source(name))) for name, hashed in before.items()
+        )
     except Refused as trouble:
         return PatchReport(id=patch.id, outcome="failed", reason=str(trouble))
     return PatchReport(id=patch.id, outcome=outcome, files=files, edits=tuple(findings))
@@ -220,10 +205,6 @@ def _any(findings: list[Finding], outcome: Outcome) -> bool:
     return any(finding.outcome == outcome for finding in findings)
 
 
-def _hash(source: Source | None) -> str | None:
-    return None if source is None else sha256(source.data())
-
-
 def _told(finding: Finding) -> str:
     near = f"; the nearest is line {finding.near.line}: `{finding.near.text}`" if finding.near else ""
     return finding.reason + near
@@ -234,9 +215,7 @@ def _as_json(patch: PatchReport) -> dict[str, Any]:
         "id": patch.id,
         "outcome": patch.outcome,
         "reason": patch.reason,
-        "files": [
-            {"path": path, "before": change.before, "after": change.after} for path, change in patch.files.items()
-        ],
+        "files": [file.model_dump() for file in patch.files],
         "edits": [
             {
                 "file": finding.file,

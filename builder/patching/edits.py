@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from builder.errors import UsageError
 from builder.patching.header import render
 from builder.patching.scope import scopes
-from builder.patching.text import Near, Source, Span, nearest_line, places, settled
-from builder.patching.whole import stands_whole
+from builder.patching.text import Near, Source, Span, nearest_line, places, settled, stands_whole, told_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +34,7 @@ class Finding:
 
     file: str
     outcome: Outcome
-    expected: int
+    expected: int = 1
     lines: tuple[int, ...] = ()
     reason: str = ""
     near: Near | None = None
@@ -55,24 +54,28 @@ def make_edit(edit: Edit, source: Source, parameters: Mapping[str, int]) -> tupl
     Returns:
         What became of it, and the source, changed when it was applied.
     """
+
+    def found(outcome: Outcome, at: list[Span], why: str = "", near: Near | None = None) -> Finding:
+        lines = tuple(source.line(span.start) for span in at)
+        return Finding(file=edit.file, outcome=outcome, expected=edit.count, lines=lines, reason=why, near=near)
+
     outcome, todo, done, why = _look(edit, source, parameters)
     if outcome == "failed":
-        lines = tuple(source.line(span.start) for span in todo)
-        near = None if todo else nearest_line(source.text, _plain(edit))
-        return _failed(edit, why, lines=lines, near=near), source
+        return found("failed", todo, why, None if todo else nearest_line(source.text, _plain(edit))), source
     if outcome == "present":
-        return _finding(edit, "present", tuple(source.line(span.start) for span in done)), source
+        return found("present", done), source
     changed = source
     for span in reversed(todo):
         changed = changed.splice(span, _replacement(edit, source, span, parameters))
-    if _look(edit, changed, parameters)[0] != "present":
-        if parts := _parts(edit, source, todo):
-            return _failed(
-                edit, _longer(edit, source, parts), lines=tuple(source.line(at.start) for at in parts)
-            ), source
-        sign = f"`{_first(edit.present or edit.replacement)}`"
-        return _failed(edit, f"{edit.file}: the edit would not be recognised afterwards by its sign {sign}"), source
-    return _finding(edit, "applied", tuple(source.line(span.start) for span in todo)), changed
+    if _look(edit, changed, parameters)[0] == "present":
+        return found("applied", todo), changed
+    # the anchor may be a part of something longer, which the default sign cannot be
+    parts = [span for span in todo if edit.present is None and not stands_whole(source.text, span, edit.file)]
+    if parts:
+        return found("failed", parts, _longer(edit, source, parts)), source
+    sign = f"`{_first(edit.present or edit.replacement)}`"
+    why = f"{edit.file}: the edit would not be recognised afterwards by its sign {sign}"
+    return found("failed", [], why), source
 
 
 def undo_edit(edit: Edit, source: Source, parameters: Mapping[str, int]) -> Source:
@@ -115,13 +118,6 @@ def _look(edit: Edit, source: Source, parameters: Mapping[str, int]) -> tuple[Ou
     return "failed", todo, done, f"upstream moved: {edit.file}: {stands}, expected {edit.count}"
 
 
-def _parts(edit: Edit, source: Source, todo: list[Span]) -> list[Span]:
-    """Return the places where the anchor is a part of something longer, which the default sign cannot be."""
-    if edit.present is not None:
-        return []
-    return [span for span in todo if not stands_whole(source.text, span, edit.file)]
-
-
 def _longer(edit: Edit, source: Source, parts: list[Span]) -> str:
     line = source.text.split("\n")[source.line(parts[0].end - 1) - 1]
     return (
@@ -152,18 +148,8 @@ def _replacement(edit: Edit, source: Source, span: Span, parameters: Mapping[str
         ) from trouble
 
 
-def _finding(edit: Edit, outcome: Outcome, lines: tuple[int, ...]) -> Finding:
-    return Finding(file=edit.file, outcome=outcome, expected=edit.count, lines=lines)
-
-
-def _failed(edit: Edit, why: str, *, lines: tuple[int, ...] = (), near: Near | None = None) -> Finding:
-    return Finding(file=edit.file, outcome="failed", expected=edit.count, lines=lines, reason=why, near=near)
-
-
 def _lines(source: Source, spans: list[Span]) -> str:
-    """Return `` (line 3)`` or `` (lines 3, 9)``, at most ten of them, or nothing."""
-    numbers = [str(source.line(span.start)) for span in spans[:10]]
-    return f" (line{'s' * (len(spans) > 1)} {', '.join(numbers)}{', …' * (len(spans) > len(numbers))})" if spans else ""
+    return told_lines([source.line(span.start) for span in spans])
 
 
 def _first(text: str) -> str:

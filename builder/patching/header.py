@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from builder.errors import UsageError
 from builder.files import inside
-from builder.models.base import Commit, Data, Name
+from builder.models.base import Commit, Data, Name, pattern
 
 Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(lambda text: text.replace("\r\n", "\n"))]
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -26,8 +26,7 @@ def tree_path(text: str) -> str:
     except UsageError as trouble:
         raise ValueError(trouble.message) from trouble
     if not path.name or ".git" in path.parts:
-        msg = f"the path {text!r} names no file of a source tree"
-        raise ValueError(msg)
+        raise ValueError(f"the path {text!r} names no file of a source tree")
     return str(path)
 
 
@@ -36,26 +35,16 @@ def render(text: str, parameters: Mapping[str, int]) -> str:
     return PLACEHOLDER.sub(lambda found: str(parameters.get(found[1], found[0])), text)
 
 
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text, re.MULTILINE)
-    except re.error as trouble:
-        msg = f"no regular expression: {trouble}"
-        raise ValueError(msg) from trouble
-    return text
-
-
 def _specifier(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier as trouble:
-        msg = "no version condition such as '>=7.14'"
-        raise ValueError(msg) from trouble
+        raise ValueError("no version condition such as '>=7.14'") from trouble
     return text
 
 
 TreePath = Annotated[str, AfterValidator(tree_path)]
-Pattern = Annotated[Text, AfterValidator(_pattern)]
+Pattern = Annotated[Text, AfterValidator(pattern)]
 Specifier = Annotated[str, AfterValidator(_specifier)]
 
 
@@ -107,8 +96,7 @@ class Parameter(Data):
     @model_validator(mode="after")
     def _default_fits(self) -> Parameter:
         if fault := self.fault(self.default):
-            msg = f"the default {self.default} {fault}"
-            raise ValueError(msg)
+            raise ValueError(f"the default {self.default} {fault}")
         return self
 
 
@@ -123,8 +111,7 @@ class Place(Data):
     @model_validator(mode="after")
     def _one_kind(self) -> Place:
         if (self.text is None) == (self.regex is None):
-            msg = "exactly one of text and regex is needed"
-            raise ValueError(msg)
+            raise ValueError("exactly one of text and regex is needed")
         return self
 
 
@@ -142,8 +129,7 @@ class Assumption(Place):
     @model_validator(mode="after")
     def _one_figure(self) -> Assumption:
         if (self.count is None) == (self.at_most is None):
-            msg = "exactly one of count and at_most is needed"
-            raise ValueError(msg)
+            raise ValueError("exactly one of count and at_most is needed")
         return self
 
 
@@ -185,17 +171,13 @@ class Proof(Data):
     @model_validator(mode="after")
     def _one_kind(self) -> Proof:
         if [self.text, self.isa, self.symbol].count(None) != 2:  # noqa: PLR2004 - one of three
-            msg = "exactly one of text, isa and symbol is needed"
-            raise ValueError(msg)
+            raise ValueError("exactly one of text, isa and symbol is needed")
         if self.isa is None and (self.marker or self.code or self.no_new_spills or self.max_vgprs):
-            msg = "marker, code, no_new_spills and max_vgprs belong to isa"
-            raise ValueError(msg)
+            raise ValueError("marker, code, no_new_spills and max_vgprs belong to isa")
         if self.isa is not None and not (self.marker or self.code or self.no_new_spills or self.max_vgprs):
-            msg = "isa needs a marker, code, no_new_spills or max_vgprs"
-            raise ValueError(msg)
+            raise ValueError("isa needs a marker, code, no_new_spills or max_vgprs")
         if self.text is not None and self.file is None:
-            msg = "a text needs the file that holds it"
-            raise ValueError(msg)
+            raise ValueError("a text needs the file that holds it")
         return self
 
 
@@ -273,14 +255,12 @@ class Edit(Data):
     @model_validator(mode="after")
     def _fits(self) -> Edit:
         if self.regex:
-            _pattern(self.anchor)
-            _pattern(self.present or "")
+            pattern(self.anchor)
+            pattern(self.present or "")
         if self.present is None and (self.regex or not self.replacement):
-            msg = "present is needed here: it cannot be read off the replacement"
-            raise ValueError(msg)
+            raise ValueError("present is needed here: it cannot be read off the replacement")
         if self.anchor == self.replacement:
-            msg = "the replacement equals the anchor"
-            raise ValueError(msg)
+            raise ValueError("the replacement equals the anchor")
         return self
 
 

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
+from builder.models.record import Outcome
 from builder.patching.diffs import FileDiff, Hunk, Kind
 from builder.patching.edits import Finding
-from builder.patching.text import Near, Source, Span, nearest_line, settled
+from builder.patching.text import Source, Span, nearest_line, settled, told_lines
 
 
 def make_diff(diff: FileDiff, source: Source | None) -> tuple[list[Finding], Source | None]:
     """Make the change of one file, or find that it is there already, or that the file is another one.
 
-    Args:
-        diff: What to do.
-        source: The file, or None when there is none.
-
     Returns:
         What became of each hunk, and the file afterwards, None when it is gone.
     """
-    if diff.kind == "create":
-        return _create(diff, source)
-    if diff.kind == "delete":
-        return _delete(diff, source)
+    if diff.kind != "change":
+        return _whole_file(diff, source)
     if source is None:
-        return [_failed(diff, f"upstream moved: {diff.file} is not in the tree")] * len(diff.hunks), None
+        why = f"upstream moved: {diff.file} is not in the tree"
+        return [Finding(file=diff.file, outcome="failed", reason=why)] * len(diff.hunks), None
     looked = [_look(diff, hunk, source) for hunk in diff.hunks]
     findings, spans = [finding for finding, _ in looked], [span for _, span in looked]
     if any(finding.outcome == "failed" for finding in findings):
         return findings, source
     if any(after.start < before.end for before, after in pairwise(spans)):
         why = f"upstream moved: {diff.file}: the hunks do not stand in the order of the diff"
-        return [_failed(diff, why)] * len(diff.hunks), source
+        return [Finding(file=diff.file, outcome="failed", reason=why)] * len(diff.hunks), source
     changed = source
     for hunk, finding, span in reversed(list(zip(diff.hunks, findings, spans, strict=True))):
         if finding.outcome == "applied":
@@ -43,32 +38,24 @@ def make_diff(diff: FileDiff, source: Source | None) -> tuple[list[Finding], Sou
 
 def undo_diff(diff: FileDiff, source: Source | None) -> Source | None:
     """Return the file as it was before a diff that is present in it; else as it is. Nothing is written."""
-    kinds: dict[Kind, Kind] = {
-        "create": "delete",
-        "delete": "create",
-        "change": "change",
-    }
+    kinds: dict[Kind, Kind] = {"create": "delete", "delete": "create", "change": "change"}
     back = replace(diff, kind=kinds[diff.kind], hunks=tuple(hunk.undone() for hunk in diff.hunks))
     findings, before = make_diff(back, source)
     return before if all(finding.outcome == "applied" for finding in findings) else source
 
 
-def _create(diff: FileDiff, source: Source | None) -> tuple[list[Finding], Source | None]:
-    hunk = diff.hunks[0]
-    if source is None:
-        return [_finding(diff, "applied", 1)], Source.of(hunk.new.encode(errors="surrogateescape"))
-    if source.text == hunk.new:
-        return [_finding(diff, "present", 1)], source
-    return [_failed(diff, f"upstream moved: {diff.file} is to be created, but it exists and differs")], source
-
-
-def _delete(diff: FileDiff, source: Source | None) -> tuple[list[Finding], Source | None]:
-    hunk = diff.hunks[0]
-    if source is None:
-        return [_finding(diff, "present", 1)], None
-    if source.text == hunk.old:
-        return [_finding(diff, "applied", 1)], None
-    return [_failed(diff, f"upstream moved: {diff.file} is to be deleted, but it differs")], source
+def _whole_file(diff: FileDiff, source: Source | None) -> tuple[list[Finding], Source | None]:
+    """Create or delete a file."""
+    hunk, creates = diff.hunks[0], diff.kind == "create"
+    before, after = (None, hunk.new) if creates else (hunk.old, None)
+    found = None if source is None else source.text
+    if found == after:
+        return [Finding(file=diff.file, outcome="present", lines=(1,))], source
+    if found == before:
+        made = None if after is None else Source.of(after.encode(errors="surrogateescape"))
+        return [Finding(file=diff.file, outcome="applied", lines=(1,))], made
+    why = f"{diff.file} is to be {'created, but it exists and differs' if creates else 'deleted, but it differs'}"
+    return [Finding(file=diff.file, outcome="failed", reason=f"upstream moved: {why}")], source
 
 
 def _look(diff: FileDiff, hunk: Hunk, source: Source) -> tuple[Finding, Span]:
@@ -76,16 +63,16 @@ def _look(diff: FileDiff, hunk: Hunk, source: Source) -> tuple[Finding, Span]:
     todo, done = settled(_spans(hunk, hunk.old, source), _spans(hunk, hunk.new, source))
     if len(todo) + len(done) == 1:
         span = (todo or done)[0]
-        return _finding(diff, "applied" if todo else "present", source.line(span.start)), span
+        outcome: Outcome = "applied" if todo else "present"
+        return Finding(file=diff.file, outcome=outcome, lines=(source.line(span.start),)), span
     lines = tuple(source.line(span.start) for span in todo)
-    where = f" (lines {', '.join(map(str, lines[:10]))})" if lines else ""
     done_too = f", and it is made already {len(done)} times" if done else ""
     near = None if todo else nearest_line(source.text, _told_by(hunk))
     why = (
-        f"upstream moved: {diff.file}: the hunk that was at line {hunk.start} stands {len(todo)} times{where}"
-        f"{done_too}, expected 1; there is no fuzz"
+        f"upstream moved: {diff.file}: the hunk that was at line {hunk.start} stands {len(todo)} times"
+        f"{told_lines(lines)}{done_too}, expected 1; there is no fuzz"
     )
-    return _failed(diff, why, lines=lines, near=near), Span(0, 0)
+    return Finding(file=diff.file, outcome="failed", lines=lines, reason=why, near=near), Span(0, 0)
 
 
 def _spans(hunk: Hunk, block: str, source: Source) -> list[Span]:
@@ -125,11 +112,3 @@ def _told_by(hunk: Hunk) -> str:
     """Return the line by which a hunk is best told from others: the longest that goes, else the longest."""
     gone = [line.text for line in hunk.lines if line.kind == "-"]
     return max(gone or [line.text for line in hunk.lines if line.kind == " "] or [""], key=len)
-
-
-def _finding(diff: FileDiff, outcome: Literal["applied", "present"], line: int) -> Finding:
-    return Finding(file=diff.file, outcome=outcome, expected=1, lines=(line,))
-
-
-def _failed(diff: FileDiff, why: str, *, lines: tuple[int, ...] = (), near: Near | None = None) -> Finding:
-    return Finding(file=diff.file, outcome="failed", expected=1, lines=lines, reason=why, near=near)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
-from builder.files import inside, read_bytes, read_text, sha256
+from builder.files import inside, read_text, sha256
 from builder.models.base import load_yaml, nearest, parse_yaml, validated
 from builder.patching.diffs import FileDiff, parse_diff
 from builder.patching.header import PLACEHOLDER, CheckpointPatch, Edit, EditPatch, Header, Parameter, Proof, render
@@ -152,11 +152,11 @@ def _sorted(folder: Path) -> list[Path]:
 
 
 def _load(path: Path) -> Patch:
-    data = read_bytes(path)
-    text = read_text(path).replace("\r\n", "\n")
+    raw = read_text(path)
+    text, sha = raw.replace("\r\n", "\n"), sha256(raw)
     if path.suffix == ".yaml":
         whole = validated(EditPatch, parse_yaml(text, path), path, text)
-        patch = Patch(header=whole, path=path, sha256=sha256(data), edits=whole.edits)
+        patch = Patch(header=whole, path=path, sha256=sha, edits=whole.edits)
     else:
         start = DIFF_START.search(text)
         if start is None or start.start() == 0:
@@ -165,7 +165,7 @@ def _load(path: Path) -> Patch:
         head = text[: start.start()]
         header = validated(Header, parse_yaml(head, path), path, head)
         diffs = parse_diff(text[start.start() :], path, first_line=head.count("\n") + 1)
-        patch = Patch(header=header, path=path, sha256=sha256(data), diffs=diffs)
+        patch = Patch(header=header, path=path, sha256=sha, diffs=diffs)
     _require_placeholders(patch)
     return patch
 
@@ -178,16 +178,11 @@ def _require_placeholders(patch: Patch) -> None:
     if patch.diffs:
         raise UsageError(f"{patch.path}: a unified diff has no parameters; write an edit patch")
     texts = [text for edit in patch.edits for text in (edit.replacement, edit.present or "")]
-    used = {
-        found[1] for text in (*texts, *(proof.text or "" for proof in patch.header.proof)) for found in _names(text)
-    }
+    texts += [proof.text or "" for proof in patch.header.proof]
+    used = {name for text in texts for name in PLACEHOLDER.findall(text)}
     if used != declared:
         what = f"uses {_list(used - declared)}" if used - declared else f"never uses {_list(declared - used)}"
         raise UsageError(f"{patch.path}: the patch declares {_list(declared)}, but it {what}")
-
-
-def _names(text: str) -> Iterable[re.Match[str]]:
-    return PLACEHOLDER.finditer(text)
 
 
 def _list(names: Iterable[str]) -> str:

@@ -44,15 +44,12 @@ class NewFile:
     executable: bool = False
 
 
-def swap_in(root: Path, files: Mapping[str, NewFile]) -> Path:
-    """Put new files into a tree, all in one step.
+def swap_in(root: Path, files: Mapping[str, NewFile]) -> None:
+    """Put new files into a tree, all in one step; a shell that stands in the folder that holds them must re-enter it.
 
     Args:
         root: The tree; a link to it is followed.
         files: What becomes of each file, by its path in the tree; at least one.
-
-    Returns:
-        The folder that was exchanged: a shell that stands in it must enter it again.
 
     Raises:
         HostError: This tree cannot be exchanged in one step, or it changed meanwhile.
@@ -80,7 +77,6 @@ def swap_in(root: Path, files: Mapping[str, NewFile]) -> Path:
     if here is not None:
         os.chdir(here)
     _remove(str(work), {str(new / (root / name).relative_to(target)) for name in files})
-    return target
 
 
 def _common(root: Path, files: Mapping[str, NewFile]) -> Path:

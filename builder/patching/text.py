@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 LONGEST_LINE = 400
 """Characters of a line that the search for the nearest one looks at."""
@@ -16,6 +17,18 @@ MOST_LINES = 200_000
 """Lines of a file that the search for the nearest one looks at."""
 CANDIDATES = 40
 """Lines that share the most words with the anchor and are compared letter by letter."""
+SLASHED = frozenset(
+    {".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".go", ".h", ".hip", ".hpp", ".inc", ".js", ".rs", ".ts"}
+)
+"""Suffixes of the files whose comments begin with ``//`` or ``/*``; in all others it is ``#``, as in Python, where
+``//`` divides."""
+GOES_ON = re.compile(r"""[\w)\]}"'`]""")
+"""Last characters of a text that more can follow: a value could end there, or be the beginning of a longer one."""
+ENDS = r"[ \t]*(?:[;)\]}\0\udc80-\udcff].*|COMMENT)?"
+"""What may stand on the line behind such a text: nothing, a comment, what closes the statement or its brackets, or a
+byte of no text (NUL, or not UTF-8)."""
+HASH_COMMENT, SLASH_COMMENT = r"#.*", r"(?://.*|/\*(?:(?!\*/).)*(?:\*/[ \t]*)?)"
+MEMBER = re.compile(r"(?:\.|->|::)[ \t]*$")
 
 
 class Span(NamedTuple):
@@ -111,6 +124,28 @@ def _in_word(left: str, right: str) -> bool:
     return bool(left and right and re.match(r"\w\w", left + right, re.ASCII))
 
 
+def stands_whole(text: str, span: Span, file: str) -> bool:
+    """Say whether what stands at a place is the whole of what it says: nothing around it makes another one of it.
+
+    Behind a text that ends as a value does (a word, a closing bracket, a quote), the line must end or go on with a
+    comment, ``;`` or a closing bracket. After any other last character, as the comma of an argument, all may follow.
+    Before a word there must be no ``.``, ``->`` or ``::``; and the line before the text must not be a comment already.
+    The suffix of the file's path tells what a comment is.
+    """
+    slashed = PurePosixPath(file).suffix in SLASHED
+    before = text[text.rfind("\n", 0, span.start) + 1 : span.start]
+    if before.lstrip().startswith(("//", "/*") if slashed else "#"):
+        return False
+    if re.match(r"\w", text[span.start]) and MEMBER.search(before):
+        return False
+    said = text[span.start : span.end].rstrip(" \t")
+    if not GOES_ON.match(said[-1:]):
+        return True
+    behind = text[span.start + len(said) :].partition("\n")[0]
+    ends = ENDS.replace("COMMENT", SLASH_COMMENT if slashed else HASH_COMMENT)
+    return re.fullmatch(ends, behind) is not None
+
+
 def nearest_line(text: str, wanted: str) -> Near | None:
     """Return the line that comes nearest to the longest line of what was looked for, or None when none shares a word.
 
@@ -131,3 +166,9 @@ def nearest_line(text: str, wanted: str) -> Near | None:
 
     number = max(best, key=likeness)
     return Near(line=number + 1, text=lines[number].strip()[:200])
+
+
+def told_lines(lines: Sequence[int]) -> str:
+    """Return `` (line 3)`` or `` (lines 3, 9)``, at most ten of them, or nothing."""
+    more = ", …" if len(lines) > 10 else ""  # noqa: PLR2004 - the docstring's ten
+    return f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:10]))}{more})" if lines else ""

@@ -22,9 +22,6 @@ class Refused(Exception):  # noqa: N818 - a finding about the tree, not an error
 class View:
     """The files of a tree, read when asked for, with changes kept in memory.
 
-    Args:
-        root: The tree.
-
     Raises:
         UsageError: There is no such folder.
     """
@@ -63,7 +60,7 @@ class View:
         """Return the files that differ from the tree's."""
         return {
             name: NewFile(
-                before=_sha(self._old[name]),
+                before=sha_of(self._old[name]),
                 content=None if source is None else source.data(),
                 executable=executable,
             )
@@ -72,7 +69,8 @@ class View:
         }
 
 
-def _sha(source: Source | None) -> str | None:
+def sha_of(source: Source | None) -> str | None:
+    """Return the hash of a file, or None when there is none."""
     return None if source is None else sha256(source.data())
 
 

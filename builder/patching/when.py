@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from builder.errors import UsageError
 from builder.patching.edits import count_places
+from builder.patching.text import told_lines
 
 if TYPE_CHECKING:
     from builder.models.record import Outcome
@@ -46,9 +47,8 @@ def outside(header: Header, view: View, facts: Facts) -> tuple[Outcome | None, s
     What is unknown does not count as outside: then the anchors decide. The ROCm release is the exception, as no anchor
     can tell it.
     """
-    for name, reason in facts.unneeded.items():
-        if name == header.id:
-            return "unneeded", reason
+    if header.id in facts.unneeded:
+        return "unneeded", facts.unneeded[header.id]
     if reason := _elsewhere(header, view, facts):
         return "unneeded", reason
     wanted = header.applies_to.rocm
@@ -106,10 +106,9 @@ def _fault(view: View, assumed: Assumption) -> str:
     lines, fault = _lines(view, assumed)
     if fault:
         return fault
-    fits = len(lines) == assumed.count if assumed.count is not None else len(lines) <= (assumed.at_most or 0)
-    if fits:
+    if len(lines) == assumed.count if assumed.count is not None else len(lines) <= (assumed.at_most or 0):
         return ""
-    where = f" (lines {', '.join(map(str, lines[:10]))})" if lines else ""
     limit = assumed.count if assumed.count is not None else f"at most {assumed.at_most}"
     what = assumed.text if assumed.text is not None else assumed.regex
-    return f"upstream moved: {assumed.file}: `{what}` stands {len(lines)} times{where}, and the patch knows {limit}"
+    stands = f"`{what}` stands {len(lines)} times{told_lines(lines)}"
+    return f"upstream moved: {assumed.file}: {stands}, and the patch knows {limit}"

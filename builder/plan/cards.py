@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from builder.console import table
 from builder.errors import UsageError
 from builder.lint.command import number
 from builder.lint.command import share as share_of
@@ -45,25 +46,44 @@ class Term(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """What the cards' arithmetic gives.
+class Plan:
+    """What fits.
 
     Attributes:
-        terms: Its lines.
-        tokens: KV tokens that fit.
+        terms: The lines of the arithmetic.
+        kv_tokens: KV tokens that fit.
         sequences: Contexts, each with how many sequences of it fit.
         advice: Which flags to change.
         fits: A request of the longest context fits, and the graphs do.
     """
 
     terms: tuple[Term, ...]
-    tokens: int
+    kv_tokens: int
     sequences: tuple[tuple[int, int], ...]
     advice: tuple[str, ...]
     fits: bool
 
+    def as_json(self) -> dict[str, Any]:
+        """Return what scripts read."""
+        return {
+            "fits": self.fits,
+            "kv_tokens": self.kv_tokens,
+            "terms": {term.name: term.value for term in self.terms},
+            "how": {term.name: term.how for term in self.terms},
+            "sequences": [{"context": context, "sequences": count} for context, count in self.sequences],
+            "advice": list(self.advice),
+        }
 
-def on_vllm(command: Command, shape: Shape, drafter: Shape | None, card: int) -> Made:
+    def text(self) -> str:
+        """Return it for people."""
+        rows = [(t.name, gib(t.value) if t.unit == "bytes" else f"{t.value:,}", t.how) for t in self.terms]
+        fit = "  ".join(f"{count} x {context // 1024}K" for context, count in self.sequences)
+        lines = [table(["term", "a card", "how"], rows), "", f"{self.kv_tokens:,} KV tokens: {fit}"]
+        lines += [f"- {line}" for line in self.advice]
+        return "\n".join([*lines, "fits" if self.fits else "does not fit"])
+
+
+def on_vllm(command: Command, shape: Shape, drafter: Shape | None, card: int) -> Plan:
     """Return what fits on one card of ``card`` bytes under vLLM."""
     share = _share(command, "--gpu-memory-utilization", UTILIZATION)
     cards, drafted = whole(command, "--tensor-parallel-size", 1), command.drafted
@@ -127,9 +147,9 @@ def on_vllm(command: Command, shape: Shape, drafter: Shape | None, card: int) ->
     if batched > SMALL_BATCH and not given:
         less = pool(dtype, free + int((batched - SMALL_BATCH) * shape.hidden * ACTIVATION)).tokens(context)
         advice.append(f"--max-num-batched-tokens {SMALL_BATCH} would hold {less:,} tokens, with slower prefill")
-    return Made(
+    return Plan(
         terms=terms,
-        tokens=blocks.tokens(context),
+        kv_tokens=blocks.tokens(context),
         sequences=tuple((length, blocks.sequences(length)) for length in CONTEXTS if length <= context),
         advice=tuple(advice),
         fits=blocks.count >= blocks.needed(context) and left >= graphs,
@@ -144,7 +164,7 @@ def _vllm_advice(blocks: Blocks, context: int, seqs: int) -> list[str]:
     return []
 
 
-def on_sglang(command: Command, shape: Shape, drafter: Shape | None, card: int) -> Made:
+def on_sglang(command: Command, shape: Shape, drafter: Shape | None, card: int) -> Plan:
     """Return what fits on one card of ``card`` bytes under SGLang."""
     share = _share(command, "--mem-fraction-static", FRACTION)
     cards = whole(command, "--tp-size", 1)
@@ -178,9 +198,9 @@ def on_sglang(command: Command, shape: Shape, drafter: Shape | None, card: int) 
         Term("kv_tokens", cells.count, "kv / cell_bytes", "tokens"),
         Term("rest", card - budget, "vram - budget: activation, graphs, base"),
     )
-    return Made(
+    return Plan(
         terms=terms,
-        tokens=cells.count,
+        kv_tokens=cells.count,
         sequences=tuple(
             (length, min(running, max(cells.count // length, int(cells.count >= length * (1 - TOLERANCE)))))
             for length in CONTEXTS

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from builder.console import table
 from builder.errors import UsageError
 from builder.lint.words import of_profile
 from builder.models.stack import load_stack
-from builder.plan.cards import CARD_BYTES, Term, on_sglang, on_vllm, whole
+from builder.plan.cards import CARD_BYTES, Plan, Term, on_sglang, on_vllm, whole
 from builder.plan.shape import Shape, gib, known_shape, read_shape
 from builder.stage.inputs import series_of
 
@@ -39,36 +38,6 @@ class HostMemory:
     shm: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What fits."""
-
-    fits: bool
-    kv_tokens: int
-    terms: tuple[Term, ...]
-    sequences: tuple[tuple[int, int], ...]
-    advice: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what scripts read."""
-        return {
-            "fits": self.fits,
-            "kv_tokens": self.kv_tokens,
-            "terms": {term.name: term.value for term in self.terms},
-            "how": {term.name: term.how for term in self.terms},
-            "sequences": [{"context": context, "sequences": count} for context, count in self.sequences],
-            "advice": list(self.advice),
-        }
-
-    def text(self) -> str:
-        """Return it for people."""
-        rows = [(t.name, gib(t.value) if t.unit == "bytes" else f"{t.value:,}", t.how) for t in self.terms]
-        fit = "  ".join(f"{count} x {context // 1024}K" for context, count in self.sequences)
-        lines = [table(["term", "a card", "how"], rows), "", f"{self.kv_tokens:,} KV tokens: {fit}"]
-        lines += [f"- {line}" for line in self.advice]
-        return "\n".join([*lines, "fits" if self.fits else "does not fit"])
-
-
 def plan(profile: Profile, root: Path, *, model: Path | None = None, host: HostMemory = HostMemory()) -> Plan:
     """Return what a profile needs and how many tokens fit.
 
@@ -92,24 +61,22 @@ def plan(profile: Profile, root: Path, *, model: Path | None = None, host: HostM
     if shape.checkpoint_bytes is None:
         raise UsageError(f"{model}: no safetensors files, so the size of the weights is not known")
     card = min(host.vram[: command.cards] or (CARD_BYTES,))
-    make = on_vllm if command.engine == "vllm" else on_sglang
-    made = make(command, shape, drafter, card)
-    advice, fits = list(made.advice), made.fits
-    (terms, more), enough = _host(profile, command, shape, host)
+    on_card = (on_vllm if command.engine == "vllm" else on_sglang)(command, shape, drafter, card)
+    advice, fits = list(on_card.advice), on_card.fits
+    terms, short = _host(profile, command, shape, host)
     if len(host.vram) < command.cards and host.vram:
         advice.append(f"{command.cards} cards are needed, {len(host.vram)} are there")
         fits = False
     patched = _patch_terms(profile, root)
-    rest = next((term.value for term in made.terms if term.name == "rest"), 0)
+    rest = next((term.value for term in on_card.terms if term.name == "rest"), 0)
     if patched and sum(term.value for term in patched) > rest:
         advice.append(f"the patches need more than the {gib(rest)} that are left: lower the share that is given to KV")
         fits = False
-    return Plan(
-        fits=fits and enough,
-        kv_tokens=made.tokens,
-        terms=(Term("vram", card, "mem_info_vram_total"), *made.terms, *patched, *terms),
-        sequences=made.sequences,
-        advice=(*advice, *more),
+    return replace(
+        on_card,
+        fits=fits and not short,
+        terms=(Term("vram", card, "mem_info_vram_total"), *on_card.terms, *patched, *terms),
+        advice=(*advice, *short),
     )
 
 
@@ -134,10 +101,8 @@ def _patch_terms(profile: Profile, root: Path) -> list[Term]:
     ]
 
 
-def _host(
-    profile: Profile, command: Command, shape: Shape, host: HostMemory
-) -> tuple[tuple[list[Term], list[str]], bool]:
-    """Return the terms and the advice about RAM and /dev/shm, and whether they suffice."""
+def _host(profile: Profile, command: Command, shape: Shape, host: HostMemory) -> tuple[list[Term], list[str]]:
+    """Return the terms of RAM and /dev/shm, and an advice for each that does not suffice."""
     transfer = command.json("--kv-transfer-config")
     extra = transfer.get("kv_connector_extra_config")
     extra = extra if isinstance(extra, dict) else {}
@@ -149,16 +114,14 @@ def _host(
         Term("ram", ram, "the profile's own figure, or cache + experts + 4 GiB a worker"),
         Term("offload", offload, "cpu_bytes_to_use; 8 GiB when it is not given"),
     ]
-    advice, enough = [], True
+    advice = []
     if host.ram is not None and host.ram < ram:
-        enough = False
         room = host.ram - (ram - offload)
         least = f'set "cpu_bytes_to_use" to {max(0, room) // GIB * GIB}' if offload and room >= GIB else "free some"
         advice.append(f"RAM: {gib(ram)} are needed and {gib(host.ram)} are free; {least}")
     if host.shm is not None and profile.memory.shm_bytes > host.shm:
-        enough = False
         advice.append(
             f"the host's /dev/shm has {gib(host.shm)} and {gib(profile.memory.shm_bytes)} are needed: "
             f"sudo mount -o remount,size={-(-profile.memory.shm_bytes // GIB)}G /dev/shm"
         )
-    return (terms, advice), enough
+    return terms, advice

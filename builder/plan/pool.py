@@ -12,7 +12,7 @@ from builder.errors import UsageError
 from builder.plan.shape import rounded_up
 
 if TYPE_CHECKING:
-    from builder.plan.shape import Recurrent, Shape
+    from builder.plan.shape import Shape
 
 # bytes of one token and KV head with head_dim 256 (docs/design/rocm_octave.md of the fork)
 OCTAVE = {"octave_k3v4": 248, "octave_k3v3": 216, "octave_k3v3_compact": 196}
@@ -148,9 +148,7 @@ def sglang_cells(
     cell = layers * -(-shape.kv_heads // cards) * head_bytes(dtype, shape.head_dim)
     if drafter is not None:
         cell += drafter.layers * -(-drafter.kv_heads // cards) * head_bytes(dtype, drafter.head_dim)
-    held = _states(shape.recurrent, cards, state_bytes) * (states + verified)
+    recurrent = shape.recurrent
+    state = recurrent.layers * recurrent.page(cards, 0, state_bytes=state_bytes) if recurrent else 0
+    held = state * (states + verified)
     return Cells(cell_bytes=cell, state_bytes=held, count=max(0, free - held) // cell)
-
-
-def _states(recurrent: Recurrent | None, cards: int, state_bytes: int) -> int:
-    return 0 if recurrent is None else recurrent.layers * recurrent.page(cards, 0, state_bytes=state_bytes)

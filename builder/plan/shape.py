@@ -60,7 +60,6 @@ class Shape:
         hidden: Size of a token's vector.
         layers: Layers without the MTP head.
         attention_layers: Those that keep KV for every token.
-        heads: Query heads.
         kv_heads: KV heads.
         head_dim: Size of a head.
         vocabulary: Entries of the embedding.
@@ -80,7 +79,6 @@ class Shape:
     hidden: int
     layers: int
     attention_layers: int
-    heads: int
     kv_heads: int
     head_dim: int
     vocabulary: int
@@ -150,14 +148,17 @@ def shape_of(config: Mapping[str, Any], path: Path) -> Shape:
     width = int(text.get("moe_intermediate_size") or 0)
     bits = _bits(quant, BYTES.get(dtype, 2) * 8)
     plain = any(rule.startswith("-:") and "mtp" in rule for rule in quant.get("dynamic") or ())
-    sizes = _Sizes(hidden, heads, _whole(text, "num_key_value_heads", path), head_dim, text, width, experts)
+    kv_heads = _whole(text, "num_key_value_heads", path)
+    query = heads * head_dim * (2 if text.get("attn_output_gate") else 1)
+    mlp = 3 * hidden * (width * experts or int(text.get("intermediate_size") or 0))
+    # of an MTP layer: the matrix that joins two vectors, attention, and its MLP
+    mtp_parameters = 2 * hidden * hidden + hidden * (query + 2 * kv_heads * head_dim + heads * head_dim) + mlp
     return Shape(
         title=str(config.get("title") or text.get("model_type") or "model"),
         hidden=hidden,
         layers=layers,
         attention_layers=attention,
-        heads=heads,
-        kv_heads=sizes.kv_heads,
+        kv_heads=kv_heads,
         head_dim=head_dim,
         vocabulary=_whole(text, "vocab_size", path),
         tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
@@ -168,27 +169,9 @@ def shape_of(config: Mapping[str, Any], path: Path) -> Shape:
         card_bytes=config.get("card_bytes"),
         expert_bytes=int(layers * experts * 3 * hidden * width * bits / 8),
         experts=experts,
-        mtp_bytes=int(mtp * sizes.mtp_parameters() * (16 if plain else bits) / 8),
+        mtp_bytes=int(mtp * mtp_parameters * (16 if plain else bits) / 8),
         dtype=dtype,
     )
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    text: Mapping[str, Any]
-    width: int
-    experts: int
-
-    def mtp_parameters(self) -> int:
-        """Return the numbers of one MTP layer: the matrix that joins two vectors, attention, and its MLP."""
-        query = self.heads * self.head_dim * (2 if self.text.get("attn_output_gate") else 1)
-        attention = self.hidden * (query + 2 * self.kv_heads * self.head_dim + self.heads * self.head_dim)
-        mlp = 3 * self.hidden * (self.width * self.experts or int(self.text.get("intermediate_size") or 0))
-        return 2 * self.hidden * self.hidden + attention + mlp
 
 
 def _attention_layers(text: Mapping[str, Any], layers: int, path: Path) -> int:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import RegistryError, UsageError, VerifyError
+from builder.files import MIB
 from builder.models.record import Record, parse_record
-from builder.registry.manifest import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest, digest_of
-from builder.registry.transport import MIB
+from builder.registry.manifest import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest, digest_of, pointer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,9 +78,9 @@ def attach(
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
         "artifactType": artifact_type,
-        "config": _pointer(EMPTY_TYPE, EMPTY),
-        "layers": [_pointer(artifact_type, payload)],
-        "subject": _pointer(subject.media_type, subject.body),
+        "config": pointer(EMPTY_TYPE, EMPTY),
+        "layers": [pointer(artifact_type, payload)],
+        "subject": pointer(subject.media_type, subject.body),
         "annotations": dict(annotations),
     }
     body = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
@@ -88,7 +88,7 @@ def attach(
     client.upload(repository, payload)
     artifact = digest_of(body)
     if not client.put_manifest(repository.at(artifact), body, OCI_MANIFEST):
-        entry = {**_pointer(OCI_MANIFEST, body), "artifactType": artifact_type, "annotations": dict(annotations)}
+        entry = {**pointer(OCI_MANIFEST, body), "artifactType": artifact_type, "annotations": dict(annotations)}
         _list_under_tag(client, repository, digest, entry)
     return artifact
 
@@ -206,7 +206,3 @@ def _index_under_tag(client: Client, repository: Reference, digest: str) -> Mani
 
 def _list_tag(repository: Reference, digest: str) -> Reference:
     return repository.tagged(digest.replace(":", "-"))
-
-
-def _pointer(media_type: str, content: bytes) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": digest_of(content), "size": len(content)}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
+from builder.engine.address import docker_config
 from builder.errors import HostError, UsageError
-from builder.files import read_text
 from builder.process import run
 from builder.registry.reference import HUB, HUB_API
 
@@ -122,15 +122,7 @@ def find_credentials(host: str, environ: Mapping[str, str] | None = None) -> Cre
         UsageError: The configuration is damaged.
         HostError: The helper that it names is missing or fails.
     """
-    env = os.environ if environ is None else environ
-    folder = env.get("DOCKER_CONFIG") or str(Path(env.get("HOME", "/root")) / ".docker")
-    path = Path(folder) / "config.json"
-    if not path.exists():
-        return None
-    try:
-        config = json.loads(read_text(path))
-    except (ValueError, RecursionError) as trouble:
-        raise UsageError(f"{path} is no JSON") from trouble
+    path, config = docker_config(os.environ if environ is None else environ)
     helper = _section(config, "credHelpers", path).get(host) or config.get("credsStore")
     if helper:
         server = HUB_SERVER if host == HUB else host
@@ -141,9 +133,9 @@ def find_credentials(host: str, environ: Mapping[str, str] | None = None) -> Cre
     return _from_entry(entry, host, path) if entry else None
 
 
-def _section(config: Any, key: str, path: Path) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
-    section = config.get(key) if isinstance(config, dict) else None
-    if not isinstance(config, dict) or not isinstance(section, dict | None):
+def _section(config: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+    section = config.get(key)
+    if not isinstance(section, dict | None):
         raise UsageError(f"{path}: {key} must be a mapping")
     return section or {}
 

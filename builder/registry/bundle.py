@@ -13,7 +13,7 @@ from builder.registry.attest import attached_record, list_referrers
 from builder.registry.client import Client
 from builder.registry.layout import REF_NAME, Layout, LayoutWriter
 from builder.registry.loopback import reaches_loopback, serve
-from builder.registry.manifest import Descriptor
+from builder.registry.manifest import Descriptor, pointer
 from builder.registry.pull import Pulled, pull
 from builder.registry.reference import parse_reference
 
@@ -159,14 +159,8 @@ def _write(
             writer.add_stream(blob, lambda write, blob=blob: client.stream(place, blob, write))  # type: ignore[misc]
             on_progress(f"{blob.digest[:19]} {blob.size / 1e6:.1f} MB")
         writer.add_bytes(manifest.body)
-        entries.append(
-            {
-                "mediaType": manifest.media_type,
-                "digest": manifest.digest,
-                "size": len(manifest.body),
-                **({"annotations": {REF_NAME: tag}} if tag else {}),
-            }
-        )
+        named = {"annotations": {REF_NAME: tag}} if tag else {}
+        entries.append({**pointer(manifest.media_type, manifest.body), **named})
     writer.close(entries)
 
 

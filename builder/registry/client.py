@@ -15,7 +15,6 @@ from builder.registry.transport import MANIFEST_LIMIT, Answer, Request, Transpor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     from builder.settings import Settings
 
@@ -76,9 +75,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._transport.close()
 
     def manifest(self, reference: Reference) -> Manifest | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from builder.errors import UsageError, VerifyError
-from builder.files import canonical_json
+from builder.files import MIB, canonical_json
 from builder.registry.manifest import (
     KNOWN_TYPES,
     OCI_INDEX,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 VERSION = {"imageLayoutVersion": "1.0.0"}
 REF_NAME = "org.opencontainers.image.ref.name"
-PIECE = 1 << 20
 
 
 class LayoutWriter:
@@ -85,14 +83,6 @@ class LayoutWriter:
         return new
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where a blob lies in the tar file: its first byte, and how many there are."""
-
-    offset: int
-    size: int
-
-
 class Layout:
     """A layout in a tar file, whose every blob has been found to have the digest that it is filed under.
 
@@ -106,12 +96,9 @@ class Layout:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._places: dict[str, _Place] = {}
         try:
             with tarfile.open(path, mode="r:") as tar:
-                for member in tar:
-                    if member.isreg():
-                        self._places[member.name] = _Place(offset=member.offset_data, size=member.size)
+                self._places = {member.name: member for member in tar if member.isreg()}
             version = json.loads(self._small("oci-layout"))
             self.index = Content.model_validate_json(self._small("index.json"))
         except OSError as trouble:
@@ -154,9 +141,9 @@ class Layout:
         """Hand over a blob's bytes piece by piece."""
         place = self._places[_blob_name(digest)]
         with self.path.open("rb") as file:
-            file.seek(place.offset)
+            file.seek(place.offset_data)
             left = place.size
-            while left and (piece := file.read(min(PIECE, left))):
+            while left and (piece := file.read(min(MIB, left))):
                 left -= len(piece)
                 write(piece)
 
@@ -176,7 +163,7 @@ class Layout:
         if place.size > MANIFEST_LIMIT:
             raise ValueError(f"{name} has {place.size} bytes, which is no such file as is expected here")
         with self.path.open("rb") as file:
-            file.seek(place.offset)
+            file.seek(place.offset_data)
             return file.read(place.size)
 
     def _check_digests(self) -> None:
@@ -194,8 +181,8 @@ class Layout:
 
     def _check_complete(self) -> None:
         for entry in self.index.manifests:
-            content = self.manifest(entry).content
-            named = [*([content.config] if content.config else []), *content.layers, *content.manifests]
+            manifest = self.manifest(entry)
+            named = [*manifest.blobs, *manifest.content.manifests]
             missing = [one.digest for one in named if self.size(one.digest) != one.size]
             if missing:
                 raise VerifyError(f"{self.path} is not whole: {missing[0]} of {entry.digest} is missing")

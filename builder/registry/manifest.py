@@ -91,6 +91,11 @@ def digest_of(body: bytes) -> str:
     return f"sha256:{sha256(body)}"
 
 
+def pointer(media_type: str, content: bytes) -> dict[str, Any]:
+    """Return the descriptor of content, as manifests hold it."""
+    return {"mediaType": media_type, "digest": digest_of(content), "size": len(content)}
+
+
 def parse_manifest(body: bytes, content_type: str) -> Manifest:
     """Return the manifest of a body.
 

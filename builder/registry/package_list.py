@@ -37,7 +37,6 @@ def distributions(folders: "list[Path]") -> "list[dict[str, str]]":
                         "version": metadata["Version"],
                         "licence": metadata["License-Expression"] or "",
                         "sha256": hash_of(info / "RECORD"),
-                        "folder": str(folder),
                     }
                 )
     return found

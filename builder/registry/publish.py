@@ -137,16 +137,21 @@ def _refuse_unverified(engine: Engine, record: Record) -> None:
 def _refuse_other_stack(client: Client, moving: Reference, record: Record) -> None:
     """Keep a channel to one stack: whoever follows it must not get another engine."""
     current = client.manifest(moving)
-    try:
-        holder = attached_record(client, moving, current) if current else None
-    except VerifyError:
-        # a channel with a damaged record is what publishing again repairs
-        holder = None
+    holder = _holder(client, moving, current) if current else None
     if holder and holder.stack != record.stack:
         raise RegistryError(
             f"{moving} holds the stack {holder.stack}, and {record.stack} is to be published",
             hint="publish each stack to a repository of its own, or under a --channel of its own",
         )
+
+
+def _holder(client: Client, place: Reference, manifest: Manifest) -> Record | None:
+    """Return the record of what stands under a tag; None when it has none, or a damaged one."""
+    try:
+        return attached_record(client, place, manifest)
+    except VerifyError:
+        # it tells nothing; publishing again repairs it
+        return None
 
 
 def _free_tag(
@@ -199,10 +204,7 @@ def _push(
 
 def _occupied(client: Client, place: Reference, manifest: Manifest, record: Record) -> str:
     """Return what to say about an immutable tag that holds another image; a rebuild is told from other content."""
-    try:
-        holder = attached_record(client, place, manifest)
-    except VerifyError:
-        holder = None
+    holder = _holder(client, place, manifest)
     rebuilt = holder is not None and holder.context_sha256 == record.context_sha256
     return (
         f"{place} holds {'another build of the very same context' if rebuilt else 'another image'} "

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.errors import RegistryError, UsageError, VerifyError
+from builder.errors import RegistryError, VerifyError
 from builder.models.record import STACK_LABEL, write_record
 from builder.registry.attest import attached_record
 from builder.registry.client import Client
 from builder.registry.loopback import reaches_loopback
 from builder.registry.reference import parse_reference
 from builder.registry.relay import ANEW, Relay, parts_folder, pull_through, tidy
-from builder.registry.room import require_room
+from builder.registry.room import known_digests, require_room
 from builder.registry.sign import require_signature
 
 if TYPE_CHECKING:
@@ -144,14 +144,8 @@ def held_image(engine: Engine, record: Record) -> Image | None:
         return engine.image(record.image_id)
     known = engine.image(f"{published.repository}@{published.digest}")
     # a bundle's image came from another place with the same digest
-    return known or next(
-        (
-            image
-            for image in engine.images(f"{STACK_LABEL}={record.stack}")
-            if any(entry.endswith(f"@{published.digest}") for entry in image.repo_digests)
-        ),
-        None,
-    )
+    others = engine.images(f"{STACK_LABEL}={record.stack}") if known is None else []
+    return known or next((image for image in others if published.digest in image.digests), None)
 
 
 def _bring(engine: Engine, place: Reference, relay: Relay | None, on_progress: Callable[[str], None]) -> set[str]:
@@ -178,15 +172,7 @@ def _holds(engine: Engine, place: Reference) -> Image | None:
     Only the repository's own digest is compared: an image's id differs between an engine's storage back ends.
     """
     image = engine.image(str(place))
-    return image if image and place in map(_parsed, image.repo_digests) else None
-
-
-def _parsed(entry: str) -> Reference | None:
-    try:
-        return parse_reference(entry)
-    except UsageError:
-        # an engine lists ``<none>@sha256:…`` when it lost the name
-        return None
+    return image if image and place.digest in known_digests(image, place) else None
 
 
 def _unknown(asked: Reference) -> RegistryError:

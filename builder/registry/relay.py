@@ -10,7 +10,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from builder.errors import HostError, RegistryError, ToolError
-from builder.files import locked
+from builder.files import MIB, locked
 from builder.registry.loopback import serve
 from builder.registry.manifest import Descriptor
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from builder.registry.manifest import Manifest
     from builder.registry.reference import Reference
 
-PIECE = 1 << 20
 # Nobody comes back for a pull that was left alone for so long
 FORGOTTEN_SECONDS = 7 * 24 * 3600
 NAME = "gfx1100/pull"
@@ -199,7 +198,7 @@ class Relay:
                 last = piece
 
         try:
-            self.client.stream(self.place, blob, take, here=iter(lambda: part.read(PIECE), b""))
+            self.client.stream(self.place, blob, take, here=iter(lambda: part.read(MIB), b""))
         except ToolError as trouble:
             if passed < blob.size:
                 raise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING
 
-from builder.engine.space import free_bytes, keeps_data_beside
+from builder.engine.address import is_here
 from builder.errors import HostError, ToolError, UsageError
 from builder.models.record import STACK_LABEL
 from builder.registry.reference import parse_reference
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from builder.engine.port import Engine
+    from builder.engine.port import Engine, Image
     from builder.models.record import Record
     from builder.registry.client import Client
     from builder.registry.reference import Reference
@@ -26,6 +27,7 @@ MB = 1e6
 UNPACKED = 3.5
 # An engine's host needs some room to go on
 SPARE = 1 << 30
+ASK_SECONDS = 60.0
 
 
 def require_room(
@@ -55,13 +57,14 @@ def require_room(
     Raises:
         HostError: There is not enough.
     """
-    images = [(image, _digests(image.repo_digests, place)) for image in engine.images(f"{STACK_LABEL}={record.stack}")]
-    had = {layer for _, digests in images for digest in digests for layer in _layers(client, place.at(digest))}
+    images = engine.images(f"{STACK_LABEL}={record.stack}")
+    digests = [digest for image in images for digest in known_digests(image, place)]
+    had = {layer for digest in digests for layer in _layers(client, place.at(digest))}
     missing, whole = (sum(size for layer, size in layers.items() if layer not in known) for known in (had, set()))
     unpacked = (record.image_bytes or whole * UNPACKED) * missing / max(1, whole)
     # an engine keeps the compressed layers until they are unpacked
     needed = int(missing + unpacked)
-    free = free_bytes(engine, ask=next((image.id for image, _ in images), None))
+    free = free_bytes(engine, ask=next((image.id for image in images), None))
     told = f"{missing / MB:.0f} of {whole / MB:.0f} MB to pull, {needed / MB:.0f} MB on disk"
     if free is None:
         on_progress(f"{told}; nobody can tell how much is free on {engine.name}")
@@ -84,10 +87,10 @@ def require_room(
     return short <= 0
 
 
-def _digests(entries: tuple[str, ...], place: Reference) -> list[str]:
+def known_digests(image: Image, place: Reference) -> list[str]:
     """Return the digests under which an engine knows an image in the repository of ``place``."""
     found = []
-    for entry in entries:
+    for entry in image.repo_digests:
         try:
             known = parse_reference(entry)
         except UsageError:
@@ -96,6 +99,30 @@ def _digests(entries: tuple[str, ...], place: Reference) -> list[str]:
         if known.repository == place.repository and known.digest:
             found.append(known.digest)
     return found
+
+
+def free_bytes(engine: Engine, *, ask: str | None) -> int | None:
+    """Return the bytes that are free where the engine keeps its data, or None when nobody can tell.
+
+    Args:
+        engine: The engine, which may be on another machine.
+        ask: An image of that engine with a shell, which is asked when the engine is on another machine.
+    """
+    data_root = engine.data_root()
+    if is_here(engine, data_root, engine.capacity()[1]):
+        disk = os.statvfs(data_root)
+        return disk.f_bavail * disk.f_frsize
+    if ask is None:
+        return None
+    told = engine.run_once(ask, ["stat", "--file-system", "--format", "%a %S", "/"], files={}, timeout=ASK_SECONDS)
+    numbers = told.stdout.split()
+    return int(numbers[0]) * int(numbers[1]) if len(numbers) == 2 and told.returncode == 0 else None  # noqa: PLR2004
+
+
+def keeps_data_beside(engine: Engine, folder: Path) -> bool:
+    """Return whether the engine keeps its data on the same disk of this host as a folder."""
+    data_root = engine.data_root()
+    return is_here(engine, data_root, engine.capacity()[1]) and data_root.stat().st_dev == folder.stat().st_dev
 
 
 def _layers(client: Client, place: Reference) -> dict[str, int]:

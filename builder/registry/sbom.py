@@ -1,27 +1,93 @@
-"""The software bill of materials of an image, as CycloneDX 1.6 JSON; the same input gives the same bytes.
+"""What is installed in an image, and its bill of materials as CycloneDX 1.6 JSON; the same input, the same bytes.
 
 Form: https://cyclonedx.org/docs/1.6/json/; package URLs: https://github.com/package-url/purl-spec.
 """
 
 from __future__ import annotations
 
-import re
+import json
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from packaging.utils import canonicalize_name
+from pydantic import ValidationError
+
+from builder.errors import VerifyError
 from builder.files import canonical_json
+from builder.models.base import Data
 from builder.models.lock import UNRESOLVED
 
 if TYPE_CHECKING:
+    from builder.engine.port import Engine
     from builder.models.lock import Lock
     from builder.models.record import Record
-    from builder.registry.installed import Distribution, Installed, Package
 
 SBOM_TYPE = "application/vnd.cyclonedx+json"
 PROPERTY = "gfx1100:"
 # what may stand in a URL as it is (RFC 3986, section 2.2)
 _URL = ":/?#[]@!$&'()*+,;=%~"
+LISTER = Path(__file__).with_name("package_list.py")
+SECONDS = 300.0
+
+
+class Distribution(Data):
+    """A Python distribution.
+
+    Attributes:
+        name: Its name, as it writes it.
+        version: Its version.
+        licence: Its SPDX licence expression, or empty.
+        sha256: Hash of its RECORD, which holds the hashes of its files; empty where there is none.
+    """
+
+    name: str
+    version: str
+    licence: str = ""
+    sha256: str = ""
+
+
+class Package(Data):
+    """A package of the Linux distribution in the image; ``sha256`` is that of dpkg's list of its files' sums."""
+
+    name: str
+    version: str
+    architecture: str = ""
+    sha256: str = ""
+
+
+class Installed(Data):
+    """What is installed in an image.
+
+    Attributes:
+        system: The fields of os-release.
+        distributions: The Python distributions.
+        packages: The system's packages.
+    """
+
+    system: dict[str, str]
+    distributions: tuple[Distribution, ...]
+    packages: tuple[Package, ...]
+
+
+def installed_in(engine: Engine, image: str) -> Installed:
+    """Return what is installed in an image.
+
+    Raises:
+        VerifyError: The image has no Python that could say so, or did not answer.
+    """
+    inside = "/tmp/package_list.py"  # noqa: S108 - inside a container of one process
+    output = engine.run_once(image, ["python3", inside], files={inside: LISTER.read_bytes()}, timeout=SECONDS)
+    try:
+        return Installed.model_validate_json(output.stdout)
+    except ValidationError as trouble:
+        tail = "\n".join((output.stderr or output.stdout).splitlines()[-5:])
+        said = json.dumps(tail[:500], ensure_ascii=False)
+        raise VerifyError(
+            f"the image {image} did not list what is in it: status {output.returncode}, {said}",
+            hint="an image of this program has a python3, which is asked",
+        ) from trouble
 
 
 def sbom(record: Record, lock: Lock, installed: Installed) -> str:
@@ -107,9 +173,9 @@ def _rocm(record: Record) -> list[dict[str, Any]]:
 
 
 def _distribution(one: Distribution, lock: Lock) -> dict[str, Any]:
-    name = re.sub(r"[-_.]+", "-", one.name).lower()
+    name = canonicalize_name(one.name)
     purl = f"pkg:pypi/{name}@{_quoted(one.version)}"
-    wheel = next((w for w in lock.wheels if re.sub(r"[-_.]+", "-", w.name).lower() == name), None)
+    wheel = next((w for w in lock.wheels if canonicalize_name(w.name) == name), None)
     source = (
         {"externalReferences": [{"type": "distribution", "url": wheel.url, "hashes": _hashes(wheel.sha256)}]}
         if wheel and wheel.version == one.version and wheel.sha256 != UNRESOLVED

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from builder import __version__
 from builder.errors import ToolError
+from builder.files import MIB
 from builder.registry.auth import Challenge, Credentials, find_credentials, parse_challenge, token_request
 from builder.registry.reference import Reference, is_loopback
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from builder.settings import Settings
 
-MIB = 1 << 20
 # The distribution specification has registries take manifests of 4 MiB
 MANIFEST_LIMIT = 4 * MIB
 TRIES = 4

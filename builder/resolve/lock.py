@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from builder.engine.base import base_reference, recipe_sha256
 from builder.errors import UpstreamError, UsageError
 from builder.files import canonical_json, sha256, write_atomic
-from builder.models.lock import (
-    UNRESOLVED,
-    Lock,
-    LockedBase,
-    LockedFetch,
-    LockedWheel,
-    load_lock,
-    lock_path,
-)
+from builder.models.lock import UNRESOLVED, Lock, LockedBase, LockedFetch, LockedWheel, load_lock, lock_path
 from builder.models.stack import REHEARSAL
 from builder.registry.client import manifest_digest
 from builder.registry.reference import HUB, parse_reference
-from builder.resolve.wheelhouse import fill, local_wheel
+from builder.resolve.wheelhouse import local_wheel
 from builder.resolve.wheels import find_wheel, is_version
 from builder.source.repository import open_source
-from builder.stage.inputs import engine_version, locked_patches, require_resolved, series_of, source_location
-from builder.stage.pins import run_requirements, stand_in_pins, write_stand_ins
+from builder.stage.inputs import engine_version, locked_patches, series_of, source_location
 from builder.stage.render import template_sha256
 
 if TYPE_CHECKING:
@@ -34,7 +24,6 @@ if TYPE_CHECKING:
     from builder.resolve.wheels import Found
     from builder.settings import Settings
 
-BaseName = Literal["build", "runtime", "rccl"]
 NOWHERE = "0" * 40  # stands for the lock's commit while the user's own is built
 
 
@@ -65,7 +54,6 @@ def resolve(
     """
     kept = previous if previous is not None and not update else None
     commit = _commit(root, stack, settings, kept, offline=offline)
-    rccl = stack.bases.rccl
     return Lock(
         format=1,
         stack=stack.name,
@@ -73,9 +61,8 @@ def resolve(
         commit=commit,
         version=_version(stack, commit),
         bases={
-            "build": _base(stack.bases.build, _kept_base(kept, "build"), settings, offline=offline),
-            "runtime": _base(stack.bases.runtime, _kept_base(kept, "runtime"), settings, offline=offline),
-            **({"rccl": _base(rccl, _kept_base(kept, "rccl"), settings, offline=offline)} if rccl else {}),
+            name: _base(base, kept.bases.get(name) if kept else None, settings, offline=offline)
+            for name, base in stack.bases.named().items()
         },
         wheels=tuple(_wheel(wheel, stack, settings, kept, offline=offline) for wheel in stack.wheels),
         requirements=kept.requirements if kept and kept.stack_sha256 == stack_sha256(stack) else (),
@@ -121,35 +108,6 @@ def ensure_lock(root: Path, stack: Stack, *, settings: Settings, console: Consol
     return fresh
 
 
-def filled(root: Path, stack: Stack, lock: Lock, *, settings: Settings) -> Lock:
-    """Fill the wheelhouse for a stack and return its lock with what the run-time requirements resolved to.
-
-    Raises:
-        UsageError: The commit is unresolved, or the source lacks a requirements file.
-        UpstreamError: The source or a wheel could not be fetched.
-        VerifyError: A wheel is not what the lock names.
-    """
-    require_resolved(lock)
-    source = open_source(source_location(root, stack, settings), cache=settings.cache, ca_bundle=settings.ca_bundle)
-
-    def read(name: str) -> str:
-        found = source.read_files(lock.commit, [name])
-        if name not in found:
-            raise UsageError(f"{source.location} has no file {name} at {lock.commit}")
-        return found[name].decode()
-
-    with tempfile.TemporaryDirectory() as scratch:
-        write_stand_ins(Path(scratch), stack)
-        return fill(
-            stack,
-            lock,
-            run_lines=run_requirements(stack, read),
-            held=stand_in_pins(stack),
-            stand_ins=Path(scratch),
-            settings=settings,
-        )
-
-
 def stack_sha256(stack: Stack) -> str:
     """Return the hash of what a stack says; a key that it leaves at its default does not count."""
     return sha256(canonical_json(stack.model_dump(mode="json", exclude_defaults=True)))
@@ -167,8 +125,9 @@ def stale(root: Path, stack: Stack, lock: Lock, *, settings: Settings) -> list[s
     version = _version(stack, lock.commit)
     if lock.version != version:
         found.append(f"the version is {lock.version}, and its commit's is {version}")
-    for name, base in (("build", stack.bases.build), ("runtime", stack.bases.runtime)):
-        if base.bootstrap and lock.bases[name].recipe_sha256 != recipe_sha256(base.bootstrap.suite):  # type: ignore[index]
+    for name, base in stack.bases.named().items():
+        locked = lock.bases.get(name)
+        if base.bootstrap and locked and locked.recipe_sha256 != recipe_sha256(base.bootstrap.suite):
             found.append(f"the recipe of the {name} base has changed")
     if stack.source.folder and _commit(root, stack, settings, None, offline=True) != lock.commit:
         found.append(f"the files of {stack.source.folder} have changed")
@@ -200,10 +159,6 @@ def _commit(root: Path, stack: Stack, settings: Settings, kept: Lock | None, *, 
             return UNRESOLVED
     location = source_location(root, stack, settings)
     return open_source(location, cache=settings.cache, ca_bundle=settings.ca_bundle).resolve(stack.source.ref)
-
-
-def _kept_base(kept: Lock | None, name: BaseName) -> LockedBase | None:
-    return kept.bases.get(name) if kept else None
 
 
 def _base(base: Base, kept: LockedBase | None, settings: Settings, *, offline: bool) -> LockedBase:

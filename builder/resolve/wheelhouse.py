@@ -6,20 +6,24 @@ build's and the run-time requirements resolved to, for the image's Python and no
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from builder.errors import HostError, UpstreamError, UsageError, VerifyError
 from builder.files import MIB, sha256_file
-from builder.models.lock import UNRESOLVED, LockedWheel
+from builder.models.lock import LockedWheel
 from builder.process import run
-from builder.resolve.wheels import Found, fits, normalized, version_of
+from builder.resolve.wheels import Found, fits, version_of
+from builder.source.repository import open_source
+from builder.stage.inputs import require_resolved, source_location
+from builder.stage.pins import run_requirements, stand_in_pins, write_stand_ins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from builder.models.lock import Lock
     from builder.models.stack import Stack, Wheel
@@ -34,11 +38,6 @@ GLIBC = range(5, 37)
 
 def local_wheel(wheel: Wheel, *, python: str, folder: Path) -> Found:
     """Return a pinned wheel that has no index of its own: from the wheelhouse, else from where pip here looks.
-
-    Args:
-        wheel: Name and version.
-        python: Python of the image.
-        folder: The wheelhouse.
 
     Raises:
         UpstreamError: pip could not get it.
@@ -56,44 +55,40 @@ def local_wheel(wheel: Wheel, *, python: str, folder: Path) -> Found:
     return Found(version=version_of(found[-1].name), url=found[-1].name, sha256=sha256_file(found[-1]))
 
 
-def fill(
-    stack: Stack,
-    lock: Lock,
-    *,
-    run_lines: Sequence[str],
-    held: Sequence[str],
-    stand_ins: Path,
-    settings: Settings,
-) -> Lock:
+def filled(root: Path, stack: Stack, lock: Lock, *, settings: Settings) -> Lock:
     """Fill the wheelhouse for a stack and return its lock with what the run-time requirements resolved to.
 
-    Args:
-        stack: What is built.
-        lock: Its lock, whose wheels are resolved.
-        run_lines: The run-time requirements.
-        held: Constraints beside the lock's wheels.
-        stand_ins: A folder with the wheels that stand for others.
-        settings: The wheelhouse, the CA bundle.
-
     Raises:
-        UsageError: A wheel of the lock is unresolved.
-        UpstreamError: Something could not be fetched.
-        VerifyError: A file is not what the lock names.
+        UsageError: Something in the lock is unresolved, or the source lacks a requirements file.
+        UpstreamError: The source or a wheel could not be fetched.
+        VerifyError: A wheel is not what the lock names.
     """
+    require_resolved(lock)
+    source = open_source(source_location(root, stack, settings), cache=settings.cache, ca_bundle=settings.ca_bundle)
+
+    def read(name: str) -> str:
+        found = source.read_files(lock.commit, [name])
+        if name not in found:
+            raise UsageError(f"{source.location} has no file {name} at {lock.commit}")
+        return found[name].decode()
+
+    wanted = {"build": stack.build_requirements, "run": run_requirements(stack, read)}
     pinned = settings.wheels / PINNED
     for wheel in lock.wheels:
         _fetch(wheel, pinned, stack.python, settings)
+    locked = [f"{wheel.name}=={wheel.version}" for wheel in lock.wheels]
     with tempfile.TemporaryDirectory() as scratch:
-        constraints = Path(scratch) / "constraints.txt"
-        locked = [f"{wheel.name}=={wheel.version}" for wheel in lock.wheels]
-        constraints.write_text("".join(f"{line}\n" for line in [*locked, *held]))
-        for name, lines in (("build", stack.build_requirements), ("run", run_lines)):
+        stand_ins = Path(scratch) / "stand-ins"
+        stand_ins.mkdir()
+        write_stand_ins(stand_ins, stack)
+        constraints = _lines(Path(scratch) / "constraints.txt", [*locked, *stand_in_pins(stack)])
+        for name, lines in wanted.items():
             folder = settings.wheels / stack.name / name
             folder.mkdir(parents=True, exist_ok=True)
-            wanted = Path(scratch) / f"{name}.txt"
-            wanted.write_text("".join(f"{line}\n" for line in [*locked, *lines]))
-            found = [f"--find-links={pinned}", f"--find-links={stand_ins}"]
-            _pip_download([f"--constraint={constraints}", f"--requirement={wanted}", *found], folder, stack.python)
+            requirements = _lines(Path(scratch) / f"{name}.txt", [*locked, *lines])
+            words = [f"--constraint={constraints}", f"--requirement={requirements}"]
+            words += [f"--find-links={pinned}", f"--find-links={stand_ins}"]
+            _pip_download(words, folder, stack.python)
             for path in folder.iterdir():
                 if (pinned / path.name).exists() or (stand_ins / path.name).exists():
                     path.unlink()
@@ -113,20 +108,25 @@ def require_full(stack: Stack, lock: Lock, settings: Settings) -> None:
         )
 
 
+def _lines(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
 def _fitting(folder: Path, wheel: Wheel, python: str) -> list[Path]:
     return sorted(path for path in folder.glob("*.whl") if fits(path.name, wheel, python))
 
 
 def _closure(folder: Path) -> Iterator[LockedWheel]:
     for path in sorted(folder.glob("*.whl")):
-        name = normalized(path.name.partition("-")[0])
+        name = canonicalize_name(path.name.partition("-")[0])
         yield LockedWheel(name=name, version=version_of(path.name), url=path.name, sha256=sha256_file(path))
 
 
 def _pip_download(words: Iterable[str], folder: Path, python: str) -> None:
     """Have pip download wheels for the image's Python, with the mirrors that this machine's pip is set up with."""
-    platforms = ["linux_x86_64", "manylinux1_x86_64", "manylinux2014_x86_64", *_manylinux()]
-    target = [f"--platform={name}" for name in platforms]
+    platforms = ["linux", "manylinux1", "manylinux2014", *(f"manylinux_2_{minor}" for minor in GLIBC)]
+    target = [f"--platform={name}_x86_64" for name in platforms]
     try:
         run(
             [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", f"--python-version={python}",
@@ -143,33 +143,23 @@ def _pip_download(words: Iterable[str], folder: Path, python: str) -> None:
         raise UpstreamError(trouble.message, hint=hint) from trouble
 
 
-def _manylinux() -> Iterator[str]:
-    return (f"manylinux_2_{minor}_x86_64" for minor in GLIBC)
-
-
 def _fetch(wheel: LockedWheel, folder: Path, python: str, settings: Settings) -> None:
     """Download a locked wheel, unless it is there, and believe it by its hash alone."""
-    if UNRESOLVED in {wheel.url, wheel.sha256}:
-        raise UsageError(f"the wheel of {wheel.name} is unresolved", hint="run `gfx1100 lock` where the network is")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / wheel.file
-    if not path.exists():
-        if "://" not in wheel.url:
-            _pip_download([f"{wheel.name}=={wheel.version}", "--no-deps"], folder, python)
-            _require_hash(path, wheel)
-            return
+    if not path.exists() and "://" not in wheel.url:
+        _pip_download([f"{wheel.name}=={wheel.version}", "--no-deps"], folder, python)
+    elif not path.exists():
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
             unfinished = Path(file.name)
             try:
-                for piece in _pieces(wheel.url, settings):
-                    file.write(piece)
+                file.writelines(_pieces(wheel.url, settings))
                 file.flush()
                 _require_hash(unfinished, wheel)
                 unfinished.chmod(0o644)
                 unfinished.replace(path)
             finally:
-                with contextlib.suppress(FileNotFoundError):
-                    unfinished.unlink()
+                unfinished.unlink(missing_ok=True)
     _require_hash(path, wheel)
 
 

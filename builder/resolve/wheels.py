@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import html.parser
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urljoin, urlsplit
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from builder.errors import UpstreamError, UsageError
 
@@ -29,26 +33,20 @@ class Found:
 
 
 def find_wheel(wheel: Wheel, *, python: str, settings: Settings) -> Found:
-    """Return the one wheel file of a pinned distribution for x86-64 Linux and a Python.
-
-    Args:
-        wheel: Name, version and index.
-        python: Python of the image, such as 3.12.
-        settings: This machine's CA bundle.
+    """Return the one wheel file of a pinned distribution for x86-64 Linux and the image's Python, such as 3.12.
 
     Raises:
         UpstreamError: The index could not be asked, or answered with something else than an index page.
         UsageError: It has no such file, or gives no SHA-256 for it.
     """
-    page = f"{str(wheel.index).rstrip('/')}/{normalized(wheel.name)}/"
+    page = f"{str(wheel.index).rstrip('/')}/{canonicalize_name(wheel.name)}/"
     files = _files(page, settings)
     fitting = sorted(name for name in files if fits(name, wheel, python))
     if not fitting:
-        near = (
-            ", ".join(sorted(name for name in files if f"-{wheel.version}-" in name)[:3]) or "no file of that version"
-        )
+        near = ", ".join(sorted(name for name in files if f"-{wheel.version}-" in name)[:3])
         raise UsageError(
-            f"{page} has no wheel of {wheel.name} {wheel.version} for Python {python} on x86-64 Linux ({near})"
+            f"{page} has no wheel of {wheel.name} {wheel.version} for Python {python} on x86-64 Linux"
+            f" ({near or 'no file of that version'})"
         )
     url, fragment = files[fitting[-1]]
     if not re.fullmatch(r"[0-9a-f]{64}", fragment):
@@ -58,38 +56,26 @@ def find_wheel(wheel: Wheel, *, python: str, settings: Settings) -> Found:
     return Found(version=version_of(fitting[-1]), url=url, sha256=fragment)
 
 
-def normalized(name: str) -> str:
-    """Return a distribution's name in the form that simple indexes use (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def version_of(file: str) -> str:
     """Return the version that a wheel's file name says."""
-    from packaging.utils import parse_wheel_filename
-
     return str(parse_wheel_filename(file)[1])
 
 
 def is_version(found: str, wanted: str) -> bool:
     """Whether a version is the wanted one; a wanted one without a local part leaves that part open."""
-    from packaging.version import Version
-
     have, want = Version(found), Version(wanted)
     return have == want or (want.local is None and Version(have.public) == want)
 
 
 def fits(file: str, wheel: Wheel, python: str) -> bool:
     """Whether a file is a wheel of a pinned distribution for x86-64 Linux and a Python."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-    from packaging.version import InvalidVersion
-
     try:
         name, version, _, tags = parse_wheel_filename(file)
     except (InvalidWheelFilename, InvalidVersion):
         return False
     interpreter = "cp" + python.replace(".", "")
     return (
-        name == normalized(wheel.name)
+        name == canonicalize_name(wheel.name)
         and is_version(str(version), wheel.version)
         and any(
             (tag.interpreter in {interpreter, "py3"} or tag.abi == "abi3")
@@ -125,8 +111,6 @@ def _files(page: str, settings: Settings) -> dict[str, tuple[str, str]]:
 
 
 def _from_json(body: bytes, base: str) -> dict[str, tuple[str, str]]:
-    import json
-
     try:
         value: Any = json.loads(body)
         return {

@@ -147,7 +147,7 @@ class Git:
     def failure(
         self, arguments: Sequence[str], answer: Answer, kind: type[ToolError], *, about: str = "", hint: str = ""
     ) -> ToolError:
-        """Return the error for a command that failed: ``kind``, or HostError when the disk was full.
+        """Return the error for a command that failed: ``kind``, or HostError when the disk was full; no credentials.
 
         Args:
             arguments: The command's.
@@ -156,15 +156,13 @@ class Git:
             about: What that means, in a line before git's words.
             hint: The next step then.
         """
-        said = self.failed(arguments, answer)
+        ended = process.Finished(
+            argv=("git", *arguments), returncode=answer.returncode, stdout="", stderr=answer.stderr
+        )
+        said = redacted(process.failed(ended))
         if _NO_SPACE in answer.stderr:
             return HostError(said, hint=f"make room on the disk of {self.git_dir or self.folder}")
         return kind(f"{about}\n{said}" if about else said, hint=hint)
-
-    def failed(self, arguments: Sequence[str], answer: Answer) -> str:
-        """Return the sentence for a command that failed, without the credentials that a URL may hold."""
-        said = process.Finished(argv=("git", *arguments), returncode=answer.returncode, stdout="", stderr=answer.stderr)
-        return redacted(process.failed(said))
 
     def read(self, wanted: Sequence[str]) -> Generator[tuple[str, str, Iterator[bytes]], None, None]:
         """Yield sha, type and content (in pieces) of each object, in the order asked, all from one process.
@@ -214,10 +212,29 @@ class Git:
                 raise UsageError(f"the tree {tree} has more than {MOST_ENTRIES:,} entries; no engine's source has")
         return sorted(found, key=lambda entry: entry.path)
 
-    def missing(self, tree: str) -> set[str]:
-        """Return the objects below a tree that the repository lacks, without fetching any."""
-        output = self.run("rev-list", "--objects", "--missing=print", "--no-object-names", tree, failure=UpstreamError)
+    def missing(self, *trees: str, paths: Iterable[str] = ()) -> set[str]:
+        """Return the objects of trees, at these paths or anywhere, that the repository lacks, without fetching any."""
+        listing = ("--literal-pathspecs", "rev-list", "--objects", "--missing=print", "--no-object-names")
+        output = self.run(*listing, *trees, "--", *paths, failure=UpstreamError)
         return {line[1:] for line in output.text.splitlines() if line.startswith("?")}
+
+    def is_ancestor(self, old: str, new: str) -> bool:
+        """Whether ``new``, which is there, stands on ``old``; a commit that is not there is no ancestor.
+
+        Raises:
+            UpstreamError: The history is cut off, so that the answer is unknown.
+        """
+        if not self.has_commit(old):
+            return False
+        arguments = ("merge-base", "--is-ancestor", old, new)
+        answer = self.run(*arguments, check=False, failure=UpstreamError)
+        if answer.returncode > 1:
+            raise self.failure(arguments, answer, UpstreamError, hint=DAMAGED)
+        return answer.returncode == 0
+
+    def count(self, old: str, new: str) -> int:
+        """Return how many commits ``new`` has that ``old`` has not; both are there."""
+        return int(self.run("rev-list", "--count", new, f"^{old}", failure=UpstreamError).text)
 
     def has_commit(self, commit: str) -> bool:
         """Whether the repository holds this object and it is a commit."""
@@ -262,6 +279,12 @@ def redacted(text: str) -> str:
     """Return a text fit to be shown: no user information in its URLs, and nothing that steers a terminal."""
     plain = "".join(mark if mark.isprintable() or mark in "\n\t" else "?" for mark in text.replace("\r", ""))
     return re.sub(r"(?<=://)[^/\s'\"]*@", "***@", plain)
+
+
+def bounded(words: list[str], most: int) -> str:
+    """Return a list for a message, with at most so many words and how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def _children(tree: bytes) -> list[Entry]:

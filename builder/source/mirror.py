@@ -55,18 +55,14 @@ def open_mirror(url: str, *, cache: Path, timeout: float = FETCH_SECONDS, ca_bun
     folder = cache / "mirrors" / f"{words}-{sha256(public)[:12]}.git"
     if not folder.exists():
         with locked(folder.with_suffix(".lock")):
-            _make(folder)
+            if not folder.exists():  # another run may have made it meanwhile
+                with fresh_folder(folder) as new:
+                    Git(git_dir=new).run("init", "--quiet", "--bare", "--template=")
+                    with (new / "config").open("a") as config:
+                        config.write(_CONFIG)
     trust = {"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {}
     git = Git(git_dir=folder, environment=trust, config={f"remote.{_REMOTE}.url": url})
     return Mirror(folder=folder, git=git, shown=redacted(url), timeout=timeout)
-
-
-def _make(folder: Path) -> None:
-    if not folder.exists():
-        with fresh_folder(folder) as new:
-            Git(git_dir=new).run("init", "--quiet", "--bare", "--template=")
-            with (new / "config").open("a") as config:
-                config.write(_CONFIG)
 
 
 @dataclass(frozen=True, kw_only=True)

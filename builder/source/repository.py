@@ -20,10 +20,7 @@ from builder.source.shape import SUBMODULE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from builder.source.git import Entry
-
 FILE_LIMIT = 16 * MIB
-TITLE_CHARACTERS = 200
 _URL = re.compile(r"(https?|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:[^\s:]+")
 
 
@@ -35,22 +32,11 @@ class Snapshot:
         git: Git that can read the tree.
         tree: The tree's sha.
         time: The commit's time (the committer's), UTC.
-        dirty: Whether the tree holds changes that the commit does not.
     """
 
     git: Git
     tree: str
     time: datetime
-    dirty: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogEntry:
-    """A commit of a log; ``title`` is one printable line of at most 200 characters."""
-
-    sha: str
-    author_date: datetime
-    title: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +56,6 @@ class Source:
     mirror: Mirror | None = None
     work_tree: Path | None = None
     dirty: bool = False
-
-    @property
-    def kind(self) -> str:
-        """What the source is, in words; a mirror says how it was fetched."""
-        if self.mirror is not None:
-            return f"{self.mirror.transfer or 'empty'} mirror"
-        if self.work_tree is None:
-            return "bare repository"
-        return "work tree with uncommitted changes" if self.dirty else "work tree"
 
     def resolve(self, ref: str) -> str:
         """Return the commit that a ref names now.
@@ -141,17 +118,12 @@ class Source:
         """
         tree, time = self._facts(commit)
         if not self.dirty:
-            yield Snapshot(git=self.git, tree=tree, time=time, dirty=False)
+            yield Snapshot(git=self.git, tree=tree, time=time)
             return
         if commit != self._head():
             raise UsageError(f"{self.location} has changes on top of {self._head()}, not of {commit}; take HEAD")
         with worktree.staged(self.git) as git:
-            staged = git.run("write-tree").text
-            yield Snapshot(git=git, tree=staged, time=time, dirty=staged != tree)
-
-    def entries(self, commit: str) -> list[Entry]:
-        """Return the entries of a commit's tree, sorted by path; raises like :meth:`fetch`."""
-        return self.git.entries(self._facts(commit)[0])
+            yield Snapshot(git=git, tree=git.run("write-tree").text, time=time)
 
     def read_files(self, commit: str, paths: Sequence[str]) -> dict[str, bytes]:
         """Return the content of files at a commit; a path that the commit does not have is left out.
@@ -168,6 +140,15 @@ class Source:
         for entry in found:
             if entry.sha in missing:
                 raise UpstreamError(f"{self.location} lacks the blob {entry.sha} of {entry.shown} at {commit}")
+        content = self.read_blobs(shas)
+        return {asked[entry.path]: content[entry.sha] for entry in found}
+
+    def read_blobs(self, shas: Sequence[str]) -> dict[str, bytes]:
+        """Return the content of blobs that are there.
+
+        Raises:
+            UpstreamError: A blob is missing, or larger than 16 MiB.
+        """
         content = {}
         with contextlib.closing(self.git.read(shas)) as objects:
             for sha, _, pieces in objects:
@@ -175,9 +156,9 @@ class Source:
                 for piece in pieces:
                     data += piece
                     if len(data) > FILE_LIMIT:
-                        raise UpstreamError(f"the blob {sha} at {commit} is larger than {FILE_LIMIT // MIB} MiB")
+                        raise UpstreamError(f"the blob {sha} of {self.location} is larger than {FILE_LIMIT // MIB} MiB")
                 content[sha] = bytes(data)
-        return {asked[entry.path]: content[entry.sha] for entry in found}
+        return content
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Whether ``new`` stands on ``old``, or is it; a commit that ``new``'s history does not hold is none.
@@ -188,40 +169,14 @@ class Source:
         """
         require_commit(old)
         self.fetch(new)
-        if self.git.has_commit(old):
-            arguments = ("merge-base", "--is-ancestor", old, new)
-            answer = self.git.run(*arguments, check=False, failure=UpstreamError)
-            if answer.returncode == 0:
-                return True
-            if answer.returncode != 1:
-                raise self.git.failure(arguments, answer, UpstreamError, hint=DAMAGED)
+        if self.git.is_ancestor(old, new):
+            return True
         if self.git.run("rev-parse", "--is-shallow-repository", failure=UpstreamError).text == "true":
             raise UpstreamError(
                 f"{self.location} is a shallow clone: whether {new} stands on {old} is unknown",
                 hint="run `git fetch --unshallow` in it",
             )
         return False
-
-    def log(self, old: str, new: str, *, limit: int) -> list[LogEntry]:
-        """Return the commits that ``new`` has and ``old`` has not, newest first; raises like :meth:`fetch`."""
-        for commit in (new, old):
-            self.fetch(commit)
-        options = ("--topo-order", f"--max-count={limit}", "--encoding=UTF-8", "--format=%at%x00%s")
-        output = self.git.run("rev-list", *options, new, f"^{old}", failure=UpstreamError).stdout
-        lines = output.split(b"\n")
-        return [
-            _log_entry(header.removeprefix(b"commit ").decode(), line)
-            for header, line in zip(lines[::2], lines[1::2], strict=False)
-        ]
-
-    def count(self, old: str, new: str) -> int:
-        """Return how many commits ``new`` has that ``old`` has not; raises like :meth:`fetch`."""
-        for commit in (new, old):
-            self.fetch(commit)
-        return int(self.git.run("rev-list", "--count", new, f"^{old}", failure=UpstreamError).text)
-
-    def _gone(self, commit: str) -> GoneError:
-        return GoneError(f"{self.location} has no commit {commit}", hint="is it a tag's own sha, or rewritten away?")
 
     def _head(self) -> str:
         return self.git.run("rev-parse", "--verify", "HEAD^{commit}").text
@@ -231,19 +186,18 @@ class Source:
         require_commit(commit)
         if self.mirror is not None:
             self.mirror.fetch(commit)
-        try:
-            with contextlib.closing(self.git.read([commit])) as objects:
-                kind, content = next((kind, b"".join(pieces)) for _, kind, pieces in objects)
-        except GoneError as gone:
-            raise self._gone(commit) from gone
+        kind, content = "", b""
+        with contextlib.suppress(GoneError), contextlib.closing(self.git.read([commit])) as objects:
+            kind, content = next((kind, b"".join(pieces)) for _, kind, pieces in objects)
         if kind != "commit":
-            raise self._gone(commit)
+            hint = "is it a tag's own sha, or rewritten away?"
+            raise GoneError(f"{self.location} has no commit {commit}", hint=hint)
         header = content.partition(b"\n\n")[0]
         tree = re.match(rb"tree ([0-9a-f]{40})\n", header)
         stamp = re.search(rb"^committer .* (\d+) [+-]\d+$", header, re.MULTILINE)
         if tree is None or stamp is None:
             raise UpstreamError(f"the commit {commit} of {self.location} names no tree or no time", hint=DAMAGED)
-        return tree[1].decode(), _moment(stamp[1])
+        return tree[1].decode(), git_time(stamp[1])
 
 
 def open_source(
@@ -280,15 +234,7 @@ def open_source(
     )
 
 
-def _log_entry(sha: str, line: bytes) -> LogEntry:
-    stamp, _, title = line.partition(b"\0")
-    text = "".join(mark if mark.isprintable() else "?" for mark in title.decode(errors="replace"))
-    if len(text) > TITLE_CHARACTERS:
-        text = text[: TITLE_CHARACTERS - 1] + "…"
-    return LogEntry(sha=sha, author_date=_moment(stamp), title=text)
-
-
-def _moment(seconds: bytes) -> datetime:
+def git_time(seconds: bytes) -> datetime:
     """Return a time of git's; for one that no calendar has, the beginning of 1970, as git itself does."""
     try:
         return datetime.fromtimestamp(int(seconds), UTC)

@@ -1,16 +1,12 @@
-"""The version pin: the commit as a PEP 440 version, how it reaches the engine's build, and whether it arrived."""
+"""The version pin: the commit as a PEP 440 version, and whether it arrived in what was built."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from builder.source.git import require_commit
-
-if TYPE_CHECKING:
-    from builder.models.stack import Pin
 
 # what the engines' own setup.py appends: the ROCm release's first three digits, the CPU build, the build of no target
 _SUFFIX = re.compile(r"\.(rocm\d{3}|cpu|empty)")
@@ -30,15 +26,6 @@ def pinned_version(commit: str, *, dirty: bool = False) -> str:
         UsageError: It is no 40-digit commit.
     """
     return f"0.0.dev0+g{require_commit(commit)[:12]}{'.dirty' if dirty else ''}"
-
-
-def pin_environment(pin: Pin, version: str) -> dict[str, str]:
-    """Return the variable that tells the engine's build its version, for the one RUN that builds it.
-
-    Returns:
-        Nothing for a static version: no variable of setuptools-scm changes it, so it is not pinned, and not said to be.
-    """
-    return {} if pin.variable is None else {pin.variable: version}
 
 
 def matches(installed: str, pinned: str) -> bool:

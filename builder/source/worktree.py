@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
-from builder.source.git import Git
+from builder.source.git import Git, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,9 +41,8 @@ def has_changes(git: Git, *, allowed: bool) -> bool:
     options = ("--porcelain", "-z", "--no-renames", "--untracked-files=normal", "--ignore-submodules=none")
     changed = [os.fsdecode(line[3:]) for line in git.run("status", *options).stdout.split(b"\0")[:-1]]
     if changed and not allowed:
-        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         raise UsageError(
-            f"{git.folder} has uncommitted changes: {', '.join(map(repr, changed[:_SHOWN]))}{more}",
+            f"{git.folder} has uncommitted changes: {bounded(list(map(repr, changed)), _SHOWN)}",
             hint="commit or remove them, or ask for the dirty state; the version will say so",
         )
     return bool(changed)

@@ -15,12 +15,19 @@ import builder
 from builder.errors import UsageError
 from builder.files import canonical_json, fresh_folder, sha256, sha256_file
 from builder.models.lock import UNRESOLVED
-from builder.models.record import PatchedFile, PatchRecord
+from builder.models.record import PatchRecord
 from builder.patching.apply import apply
 from builder.source.repository import open_source
 from builder.source.tree import export
-from builder.stage.expected import expected_ops
-from builder.stage.inputs import at_commit, facts_of, locked_patches, require_resolved, series_of, source_location
+from builder.stage.inputs import (
+    at_commit,
+    expected_ops,
+    facts_of,
+    locked_patches,
+    require_resolved,
+    series_of,
+    source_location,
+)
 from builder.stage.pins import link_wheels, reader_of, write_pins
 from builder.stage.render import render
 
@@ -143,7 +150,7 @@ def make_context(
     source = open_source(location, cache=settings.cache, dirty=origin.dirty, ca_bundle=settings.ca_bundle)
     # a repository that was made of a folder is named by the folder, which means the same on every machine
     repository = stack.source.folder if stack.source.folder and not origin.location else source.location
-    commit = commit_of(lock, source, origin)
+    ref, commit = origin.ref or stack.source.ref, commit_of(lock, source, origin)
     lock = at_commit(stack, lock, commit, dirty=source.dirty)
     series = series_of(root, stack, origin.patches)
     lock = lock.model_copy(update={"patches": locked_patches(series)})
@@ -155,13 +162,14 @@ def make_context(
         originals = {path: file.read_bytes() if file.is_file() else None for path, file in named.items()}
         report = apply(series, folder / "source", facts)
         report.require_success()
+        patches = _records(series, report)
         manifest = {
             "stack": stack.name,
             "repository": repository,
-            "ref": origin.ref or stack.source.ref,
+            "ref": ref,
             "commit": commit,
             "version": lock.version,
-            "patches": [patch.model_dump(mode="json") for patch in _records(series, report)],
+            "patches": [patch.model_dump(mode="json") for patch in patches],
             "ops": expected_ops(stack, folder / "source", facts),
         }
         (folder / "Dockerfile").write_text(dockerfile)
@@ -179,16 +187,16 @@ def make_context(
         folder=output,
         stack=stack.name,
         repository=repository,
-        ref=origin.ref or stack.source.ref,
+        ref=ref,
         commit=commit,
         version=lock.version,
-        patches=_records(series, report),
+        patches=patches,
         lock_sha256=sha256(lock.text()),
         dockerfile_sha256=sha256(dockerfile),
         context_sha256=digest,
         context_bytes=size,
         seconds=time.monotonic() - started,
-        missing=(*(missing.path for missing in exported.missing), *unfetched),
+        missing=(*exported.missing, *unfetched),
         originals=originals,
     )
 
@@ -228,9 +236,7 @@ def _records(series: Series, report: Report) -> tuple[PatchRecord, ...]:
             sha256=hashes[patch.id],
             outcome=patch.outcome,
             reason=patch.reason,
-            files=tuple(
-                PatchedFile(path=path, before=change.before, after=change.after) for path, change in patch.files.items()
-            ),
+            files=patch.files,
         )
         for patch in report.patches
     )

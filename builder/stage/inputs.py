@@ -1,4 +1,4 @@
-"""What a context is made from: the location of the source, the series, and a lock that is moved to another commit."""
+"""What a context is made from: source, series, a lock that is moved to another commit, and the expected ops."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
+from builder.files import inside, read_bytes
 from builder.models.lock import Lock, LockedPatch
-from builder.patching.apply import Facts
 from builder.patching.series import load_series
+from builder.patching.when import Facts
 from builder.source.folder import repository_of
 from builder.source.version import pinned_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from builder.models.stack import Stack
+    from builder.models.stack import Ops, Stack
     from builder.patching.series import Series
     from builder.settings import Settings
     from builder.source.repository import Source
@@ -85,3 +86,28 @@ def facts_of(
         is_ancestor=source.is_ancestor if source else None,
         unneeded=unneeded or {},
     )
+
+
+def expected_ops(stack: Stack, tree: Path, facts: Facts) -> dict[str, bool | None]:
+    """Return, by the name of each group of ops, whether it holds for a tree; None where its history is not known.
+
+    It is found out while the exported tree is there, and kept in the image's manifest.
+    """
+    return {group.name: _holds(group, tree, facts) for group in stack.expect.ops}
+
+
+def _holds(group: Ops, tree: Path, facts: Facts) -> bool | None:
+    if group.file is not None and not _has(tree / inside(group.file), group.text):
+        return False
+    known: list[bool | None] = []
+    for commit, inclusive in ((group.since, True), (group.until, False)):
+        if commit is not None:
+            found = facts.is_ancestor(commit, facts.commit) if facts.is_ancestor and facts.commit else None
+            known.append(None if found is None else found is inclusive)
+    if False in known:
+        return False
+    return None if None in known else True
+
+
+def _has(path: Path, text: str | None) -> bool:
+    return path.is_file() and (text is None or text.encode() in read_bytes(path, limit=64 << 20))

@@ -11,6 +11,8 @@ import shutil
 import zipfile
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from builder.errors import UsageError
 from builder.files import inside
 
@@ -29,12 +31,7 @@ DEPTH = 10
 def write_pins(folder: Path, root: Path, stack: Stack, lock: Lock, *, read: Callable[[str], str]) -> None:
     """Write ``pins/`` of a context: hashes, constraints, requirements, and the programs that hold the build to them.
 
-    Args:
-        folder: The folder to make.
-        root: The checkout, which holds the programs.
-        stack: What is built.
-        lock: Its lock.
-        read: Gives the text of a file of the engine's source.
+    ``read`` gives the text of a file of the engine's source.
     """
     torch, build, run = (folder / name for name in ("torch", "build", "run"))
     for path in (torch, build, run):
@@ -83,14 +80,14 @@ def run_requirements(stack: Stack, read: Callable[[str], str]) -> list[str]:
     Raises:
         UsageError: A file includes itself, or is not there.
     """
-    pinned = {_normal(wheel.name) for wheel in stack.wheels} | {_normal(stack.pin.distribution)}
-    stands = {_normal(wheel.stands_for) for wheel in stack.wheels if wheel.stands_for}
-    left_out = pinned | stands | {_normal(name) for name in stack.requirements.left_out}
+    pinned = {canonicalize_name(wheel.name) for wheel in stack.wheels} | {canonicalize_name(stack.pin.distribution)}
+    stands = {canonicalize_name(wheel.stands_for) for wheel in stack.wheels if wheel.stands_for}
+    left_out = pinned | stands | {canonicalize_name(name) for name in stack.requirements.left_out}
     found: list[str] = []
     lines = _flat(stack.requirements.file, read, DEPTH) if stack.requirements.file else ()
     for line in (*lines, *stack.requirements.lines):
         name = NAME.match(line)
-        if name is not None and _normal(name[1]) not in left_out and line not in found:
+        if name is not None and canonicalize_name(name[1]) not in left_out and line not in found:
             found.append(line)
     return found
 
@@ -150,12 +147,8 @@ def _extra_indexes(stack: Stack) -> list[str]:
     return [f"--extra-index-url {wheel.index}" for wheel in stack.wheels if wheel.name == stack.pin.distribution]
 
 
-def _normal(name: str | None) -> str:
-    return re.sub(r"[-_.]+", "-", name or "").lower()
-
-
-def _file(name: str | None) -> str:
-    return _normal(name).replace("-", "_")
+def _file(name: str) -> str:
+    return canonicalize_name(name).replace("-", "_")
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:

@@ -22,12 +22,7 @@ TRAILING_SPACE = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
 def render(root: Path, stack: Stack, lock: Lock) -> str:
-    """Return the Dockerfile of a stack.
-
-    Args:
-        root: The checkout, which holds ``templates/``.
-        stack: What to build.
-        lock: The stack with everything resolved (or marked unresolved).
+    """Return the Dockerfile of a stack and its lock, in which something may be marked unresolved.
 
     Raises:
         UsageError: The template uses a name that is not there, or the result has an empty ENV or a line that
@@ -35,27 +30,26 @@ def render(root: Path, stack: Stack, lock: Lock) -> str:
     """
     import jinja2
 
-    environment = _environment(root)
+    environment = templates(root)
+    name = template_name(stack)
     try:
-        text = environment.get_template(template_name(stack)).render(
+        text = environment.get_template(name).render(
             stack=stack,
             lock=lock,
             lock_sha256=sha256(lock.text()),
             series_sha256=series_sha256(lock),
             stand_ins=stand_ins(stack),
         )
-    except jinja2.UndefinedError as trouble:
-        raise UsageError(f"templates/{template_name(stack)}: {trouble.message}") from trouble
     except jinja2.TemplateError as trouble:
-        raise UsageError(f"templates/{template_name(stack)}: {trouble}") from trouble
-    return _checked(text, template_name(stack))
+        raise UsageError(f"templates/{name}: {trouble}") from trouble
+    return _checked(text, name)
 
 
 def template_sha256(root: Path, stack: Stack) -> str:
     """Return the hash over the stack's template, all templates that it uses, and the programs that a build runs."""
     from jinja2 import meta
 
-    environment = _environment(root)
+    environment = templates(root)
     seen: dict[str, str] = {}
     queue = [template_name(stack)]
     while queue:
@@ -84,7 +78,8 @@ def dockerfile_path(root: Path, stack: str) -> Path:
     return root / "dockerfiles" / stack / "Dockerfile"
 
 
-def _environment(root: Path) -> jinja2.Environment:
+def templates(root: Path) -> jinja2.Environment:
+    """Return the templates of a checkout; a name that is not there is an error in them."""
     import jinja2
 
     return jinja2.Environment(
@@ -93,7 +88,7 @@ def _environment(root: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - a Dockerfile is no HTML
+        autoescape=False,  # noqa: S701 - none of these files is HTML
     )
 
 

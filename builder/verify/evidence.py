@@ -10,11 +10,9 @@ from builder.errors import UsageError, VerifyError
 from builder.models.base import parse_yaml, validated
 from builder.models.lock import Lock
 from builder.objects import read_library
-from builder.verify import dynamic, inventory, linking, probe
-from builder.verify.checks import CHAIN, Evidence
+from builder.verify.checks import CHAIN, FILES, Evidence
 from builder.verify.checks.chain import places
 from builder.verify.checks.imports import expected_ops
-from builder.verify.proofs import proof_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +26,7 @@ CHAIN_LIMIT = 4 << 20
 LIBRARY_LIMIT = 2 << 30
 PROBE_SECONDS = 600.0
 INSIDE = "/tmp/gfx1100"  # noqa: S108 - inside a container of one process
+SENT = ("probe.py", "inventory.py", "linking.py", "dynamic.py")
 SHARED_FOLDERS = ("triton", "torch")
 
 
@@ -61,12 +60,7 @@ def gather(engine: Engine, image: Image, stack: Stack, series: Series) -> Eviden
         distributions=answer["distributions"],
         own_version=answer["version"],
         loaded=answer,
-        links=files["links"],
-        foreign=files["foreign"],
-        libamd_smi=files["libamd_smi"],
-        secrets=files["secrets"],
-        installed=files["installed"],
-        record=files["record"],
+        **{part: files[part] for part in FILES},
         libraries=libraries,
         objects={
             pattern: tuple(objects[path] for path in found if path in objects)
@@ -115,7 +109,7 @@ def ask(engine: Engine, image: Image, stack: Stack, chain: Mapping[str, bytes], 
         "package": stack.expect.package,
         "modules": stack.expect.modules,
         "extensions": stack.expect.extensions,
-        "texts": proof_files(proofs),
+        "texts": sorted({proof.file for proof in proofs if proof.text is not None and proof.file}),
         "ops": ops,
         "folders": sorted({*SHARED_FOLDERS, stack.expect.package}),
         "first": None
@@ -146,10 +140,10 @@ def count(engine: Engine, image: Image, stack: Stack, chain: Mapping[str, bytes]
 def _answer(
     engine: Engine, image: Image, what: str, question: dict[str, Any], argv: Sequence[str], *, user: str | None = None
 ) -> dict[str, Any]:
-    modules = (probe, inventory, linking, dynamic)
-    files = {f"{INSIDE}/builder/verify/{Path(str(one.__file__)).name}": _source(one.__file__) for one in modules}
+    sources = {name: Path(__file__).with_name(name).read_bytes() for name in SENT}
+    files = {f"{INSIDE}/builder/verify/{name}": source for name, source in sources.items()}
     files |= {f"{INSIDE}/builder/__init__.py": b"", f"{INSIDE}/builder/verify/__init__.py": b""}
-    files |= {f"{INSIDE}/probe.py": _source(probe.__file__), f"{INSIDE}/ask.json": json.dumps(question).encode()}
+    files |= {f"{INSIDE}/probe.py": sources["probe.py"], f"{INSIDE}/ask.json": json.dumps(question).encode()}
     output = engine.run_once(image.id, argv, files=files, timeout=PROBE_SECONDS, user=user)
     try:
         answer = json.loads(output.stdout.splitlines()[-1])
@@ -159,10 +153,6 @@ def _answer(
     if not isinstance(answer, dict):
         raise VerifyError(f"the {what} answered {type(answer).__name__}, not an object")
     return answer
-
-
-def _source(path: str | None) -> bytes:
-    return Path(str(path)).read_bytes()
 
 
 def _chain_files(engine: Engine, image: Image, names: list[str]) -> dict[str, bytes]:
@@ -194,9 +184,4 @@ def _proofs(chain: dict[str, bytes], lock: Lock, stack: Stack, series: Series) -
         )
     if silent := [name for name in named if name not in outcomes]:
         raise VerifyError(f"{CHAIN}/manifest.json does not say what became of {', '.join(silent)}")
-    wanted = {name: patches[name].proofs(parameters) for name in named if outcomes[name] != "unneeded"}
-    # a rehearsal compiles nothing for a GPU: what is left are the texts of installed files
-    return {
-        name: tuple(proof for proof in proofs if stack.device == "rocm" or proof.text is not None)
-        for name, proofs in wanted.items()
-    }
+    return {name: patches[name].proofs(parameters) for name in named if outcomes[name] != "unneeded"}

@@ -51,19 +51,16 @@ def verify_path(
     lock = load_lock(root, stack) if stack and lock_path(root, stack).exists() else None
     if path.exists() and not (path.is_dir() or path.is_file()):
         raise UsageError(f"{path} is no regular file and no folder")
-    start = b"" if path.is_dir() else _start(path)
-    if not path.is_dir() and not start.startswith(STARTS):
-        raise UsageError(f"{path} is no wheel, no shared object and no code object")
     libraries = survey(path)
     if path.is_dir():
-        _require_content(path, path, libraries)
-        evidence = _folder(path, libraries, wanted, lock, whole=True)
-    elif start.startswith(ZIP):
+        evidence = _folder(path, path, libraries, wanted, lock)
+    elif (start := _start(path)).startswith(ZIP):
         with _unpacked(path) as folder:
-            _require_content(path, folder, libraries)
-            evidence = _folder(folder, libraries, wanted, lock, whole=False)
-    else:
+            evidence = _folder(path, folder, libraries, wanted, lock)
+    elif start.startswith(STARTS):
         evidence = _file(path, libraries[0])
+    else:
+        raise UsageError(f"{path} is no wheel, no shared object and no code object")
     found = examine(evidence, only=only, skip=skip)
     if all(check.status == "skipped" for check in found.verification.checks):
         raise VerifyError(
@@ -73,26 +70,24 @@ def verify_path(
     return found
 
 
-def _require_content(named: Path, folder: Path, libraries: list[Library]) -> None:
-    """Raise VerifyError when a folder holds neither a distribution nor a library: no check could say no."""
+def _folder(named: Path, folder: Path, libraries: list[Library], stack: Stack | None, lock: Lock | None) -> Evidence:
+    """Return the evidence of a folder that was named, or that a named wheel was unpacked into."""
     site = str(folder.resolve())
-    if not (libraries or probe.distributions([site]) or inventory.libraries(site, "", ())):
+    # a folder has all packages, so that nothing may be missing
+    whole = folder == named
+    distributions = probe.distributions([site])
+    if not (libraries or distributions or inventory.libraries(site, "", ())):
+        # no check could say no
         raise VerifyError(
             f"nothing is there to check in {named}: no distribution and no library",
             hint="name a wheel, a library, or the site-packages folder itself",
         )
-
-
-def _folder(folder: Path, libraries: list[Library], stack: Stack | None, lock: Lock | None, *, whole: bool) -> Evidence:
-    """Return the evidence of a folder; ``whole`` says that it has all packages, so that nothing may be missing."""
-    site = str(folder.resolve())
     if stack is None:
-        named = [library.path for library in libraries]
-        linked = [str(Path(site, name)) for name in named] if whole else inventory.libraries(site, "", ())
+        device = [str(Path(site, library.path)) for library in libraries]
+        linked = device if whole else inventory.libraries(site, "", ())
     else:
         linked = inventory.libraries(site, stack.expect.package, stack.expect.extensions)
     foreign, copies = inventory.walk((site,), ARCH)
-    distributions = probe.distributions([site])
     answer: dict[str, Any] = {
         "distributions": distributions,
         "requires": probe.requirements([site]),
@@ -107,8 +102,8 @@ def _folder(folder: Path, libraries: list[Library], stack: Stack | None, lock: L
         distributions=distributions,
         own_version="",
         answer=answer if whole else None,
-        links=_relative(_links(site, linked, whole=whole), site),
-        foreign=_foreign(foreign, site),
+        links=_links(site, linked, whole=whole),
+        foreign={**foreign, "files": [os.path.relpath(path, site) for path in foreign["files"]]},
         libamd_smi=[os.path.relpath(copy, site) for copy in copies],
         record=inventory.record(site, stack.pin.distribution) if stack else None,
         objects=_objects(libraries, stack),
@@ -120,14 +115,17 @@ def _file(path: Path, library: Library) -> Evidence:
     site = str(path.resolve().parent)
     return Evidence(
         arch=ARCH,
-        links=_relative(_links(site, [str(path.resolve())], whole=False), site),
+        links=_links(site, [str(path.resolve())], whole=False),
         foreign={"count": 0, "bytes": 0, "files": []},
         objects={library.path: (library,)} if device else {},
     )
 
 
 def _links(site: str, paths: list[str], *, whole: bool) -> dict[str, dict[str, Any]]:
-    """Return what is wrong with the linking of host libraries; unless whole, an image may bring what is not here."""
+    """Return what is wrong with the linking of host libraries, by path below the folder.
+
+    Unless it is whole, an image may bring what is not here.
+    """
     linker = Linker(site, library_path="", interpreter=None, in_place=whole)
     rows = linker.report(path for path in paths if inventory.is_host_library(path))
     for row in rows.values():
@@ -139,7 +137,7 @@ def _links(site: str, paths: list[str], *, whole: bool) -> dict[str, dict[str, A
         outside = [] if whole else [*sorted({fault.split(",")[0] for fault in row["missing"]}), *row["versions"]]
         row.update({"outside": outside, "unresolved": [] if outside else unresolved})
         row.update({} if whole else {"missing": [], "versions": []})
-    return rows
+    return {os.path.relpath(path, site): row for path, row in rows.items()}
 
 
 def _objects(libraries: list[Library], stack: Stack | None) -> dict[str, tuple[Library, ...]]:
@@ -153,20 +151,9 @@ def _objects(libraries: list[Library], stack: Stack | None) -> dict[str, tuple[L
     }
 
 
-def _relative(rows: dict[str, dict[str, Any]], site: str) -> dict[str, dict[str, Any]]:
-    return {os.path.relpath(path, site): row for path, row in rows.items()}
-
-
-def _foreign(found: dict[str, Any], site: str) -> dict[str, Any]:
-    return {**found, "files": [os.path.relpath(path, site) for path in found["files"]]}
-
-
 def _start(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(32)
-    except OSError as trouble:
-        raise UsageError(f"{path} cannot be read: {trouble.strerror}") from trouble
+    with path.open("rb") as file:
+        return file.read(32)
 
 
 @contextmanager

@@ -51,8 +51,8 @@ def trace_published(reference: str, *, settings: Settings, on_progress: Callable
         if record is None:
             raise VerifyError(f"no record is attached to {place}", hint="it was not published by this program")
         labels = _labels(client, place, manifest)
-        bill = _best("sbom", _about(client, place, "sbom", SBOM_TYPE, record, _bill_facts))
-        provenance = _best("provenance", _about(client, place, "provenance", STATEMENT_TYPE, record, _provenance_facts))
+        bill = _about(client, place, "sbom", SBOM_TYPE, record, _bill_facts)
+        provenance = _about(client, place, "provenance", STATEMENT_TYPE, record, _provenance_facts)
     verdict = record.verification.verdict if record.verification else "not verified"
     return Trace(
         links=(
@@ -92,8 +92,11 @@ def _label_links(record: Record, labels: dict[str, str]) -> list[Link]:
 
 def _about(  # noqa: PLR0917 - one call a document type
     client: Client, place: Reference, name: str, artifact_type: str, record: Record, facts: Callable[[Any], _Facts]
-) -> list[Link]:
-    """Return a link for each document of a type that is attached: what it says of the image against the record."""
+) -> Link:
+    """Return a link about the attached documents of a type: what they say of the image against the record.
+
+    Of several publications each has its own: the link is about the first that holds, else about the last.
+    """
     wanted = _Facts(
         images=(place.digest or "",),
         commits=(record.commit,),
@@ -111,7 +114,7 @@ def _about(  # noqa: PLR0917 - one call a document type
             links.append(link(name, "a document of this program", f"another form in {artifact.digest}"))
         else:
             links.append(found.against(name, wanted))
-    return links
+    return next((one for one in links if one.ok), links[-1] if links else link(name, "attached", NONE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +161,6 @@ def _provenance_facts(statement: dict[str, Any]) -> _Facts:
         ),
         parts=len(inputs),
     )
-
-
-def _best(name: str, found: list[Link]) -> Link:
-    """Return the first link that holds, of the last that does not; of several publications each has its own."""
-    return next((one for one in found if one.ok), found[-1] if found else link(name, "attached", NONE))
 
 
 def _signature(place: Reference, settings: Settings) -> list[Link]:

@@ -11,7 +11,7 @@ from builder.files import canonical_json, sha256, write_atomic
 from builder.models.record import Verification
 from builder.models.stack import Stack, load_stack
 from builder.stage.inputs import series_of
-from builder.verify.checks import LABEL, run_checks
+from builder.verify.checks import FILES, LABEL, run_checks
 from builder.verify.evidence import gather
 
 if TYPE_CHECKING:
@@ -78,20 +78,12 @@ def verify_image(
     if name is None:
         raise UsageError(f"{reference!r} has no label {LABEL}stack", hint="say what it should be with --stack")
     wanted = load_stack(root, name)
-    return verify(engine, image, wanted, series_of(root, wanted, patches), only=only, skip=skip)
+    return examine(gather(engine, image, wanted, series_of(root, wanted, patches)), only=only, skip=skip)
 
 
-def verify(
-    engine: Engine,
-    image: Image,
-    stack: Stack,
-    series: Series,
-    *,
-    only: Iterable[str] = (),
-    skip: Iterable[str] = (),
-) -> Examination:
-    """Run the checks over an image and return the verdict; every check is run, whatever the others found."""
-    return examine(gather(engine, image, stack, series), only=only, skip=skip)
+def verify(engine: Engine, image: Image, stack: Stack, series: Series) -> Examination:
+    """Run all checks over an image and return the verdict."""
+    return examine(gather(engine, image, stack, series))
 
 
 def examine(evidence: Evidence, *, only: Iterable[str] = (), skip: Iterable[str] = ()) -> Examination:
@@ -99,14 +91,7 @@ def examine(evidence: Evidence, *, only: Iterable[str] = (), skip: Iterable[str]
     checks = run_checks(evidence, only=only, skip=skip)
     objects = {library.path: library.row() for several in (evidence.objects or {}).values() for library in several}
     rows = tuple(objects[path] for path in sorted(objects))
-    files = {
-        "links": evidence.links,
-        "foreign": evidence.foreign,
-        "libamd_smi": evidence.libamd_smi,
-        "secrets": evidence.secrets,
-        "installed": evidence.installed,
-        "record": evidence.record,
-    }
+    files = {part: getattr(evidence, part) for part in FILES}
     told = {"probe": evidence.answer, "files": files, "objects": rows}
     reports = {name: canonical_json(value) for name, value in told.items() if value is not None}
     bad = any(check.status == "failed" for check in checks)

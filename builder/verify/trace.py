@@ -86,10 +86,9 @@ def find_record(records: Path, image: Image) -> Record:
     Raises:
         VerifyError: No record in the folder speaks of it.
     """
-    digests = {entry.partition("@")[2] for entry in image.repo_digests}
     for path in sorted(records.glob("*.json")):
         record = read_record(path)
-        if record.image_id == image.id or (record.published and record.published.digest in digests):
+        if record.image_id == image.id or _has_digest(image, record):
             return record
     raise VerifyError(
         f"no record in {records} speaks of the image {image.id[:19]}",
@@ -154,14 +153,12 @@ def _digest_link(image: Image, record: Record) -> Link:
         return link("image", record.image_id, image.id)
     if _has_digest(image, record):
         return link("digest", record.published.digest, record.published.digest)
-    found = ", ".join(entry.partition("@")[2] for entry in image.repo_digests) or "never pushed or pulled here"
+    found = ", ".join(sorted(image.digests)) or "never pushed or pulled here"
     return link("digest", record.published.digest, found)
 
 
 def _has_digest(image: Image, record: Record) -> bool:
-    return record.published is not None and any(
-        entry.endswith(f"@{record.published.digest}") for entry in image.repo_digests
-    )
+    return record.published is not None and record.published.digest in image.digests
 
 
 def link(name: str, expected: str, found: str) -> Link:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UpstreamError, UsageError
-from builder.files import write_atomic
 from builder.models.lock import load_lock, lock_path
 from builder.resolve.lock import differences, stale
 from builder.stage.inputs import at_commit
 from builder.stage.render import dockerfile_path, render
-from builder.watch.history import is_ancestor
 from builder.watch.state import moment
 from builder.watch.words import as_markdown, code
 
@@ -59,15 +57,7 @@ class Bump:
 
 
 def candidate(state: WatchState, git: Git, *, head: str, pinned: str | None, age: timedelta, now: datetime) -> str:
-    """Return the newest commit that was the head, that the head stands on, and that was first seen long enough ago.
-
-    Args:
-        state: The memory of the stack, with its sightings.
-        git: Git on the source.
-        head: The head now.
-        pinned: The pin.
-        age: The quarantine.
-        now: The time.
+    """Return the newest commit that was the head, that the head stands on, and that was first seen ``age`` ago.
 
     Raises:
         UsageError: There is none yet; says when there will be one.
@@ -76,7 +66,7 @@ def candidate(state: WatchState, git: Git, *, head: str, pinned: str | None, age
     standing = [
         sighting
         for sighting in newer
-        if is_ancestor(git, sighting.head, head) and not (pinned and is_ancestor(git, sighting.head, pinned))
+        if git.is_ancestor(sighting.head, head) and not (pinned and git.is_ancestor(sighting.head, pinned))
     ]
     for sighting in standing:
         if now - moment(sighting.at) >= age:
@@ -91,15 +81,9 @@ def candidate(state: WatchState, git: Git, *, head: str, pinned: str | None, age
 
 
 def prepare(root: Path, stack: Stack, commit: str, report: Report, *, settings: Settings, head: str) -> Bump:
-    """Return the bump of a stack to a commit: only commit and version move, and what is rendered from them.
+    """Return the bump of a stack to a commit, of which ``report`` is; by now the branch is at ``head``.
 
-    Args:
-        root: The checkout.
-        stack: The stack.
-        commit: The new pin.
-        report: The report on that commit.
-        settings: This machine's caches.
-        head: Where the branch is by now.
+    Only commit and version move, and what is rendered from them.
 
     Raises:
         UsageError: The lock does not belong to the stack as it is now.
@@ -123,12 +107,6 @@ def prepare(root: Path, stack: Stack, commit: str, report: Report, *, settings: 
         title=f"{stack.name}: pin {commit[:12]}",
         body=_body(stack, moved, report, head),
     )
-
-
-def write(root: Path, bump: Bump) -> None:
-    """Write the files of a bump into the checkout."""
-    for name, text in bump.files.items():
-        write_atomic(root / name, text)
 
 
 def open_pull_request(forge: Forge, bump: Bump) -> str:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from builder.errors import ToolError, UsageError
+from builder.errors import HostError, ToolError, UpstreamError, UsageError
+from builder.files import write_atomic
 from builder.settings import Settings
 from builder.source.git import Git
 from builder.watch.look import examine
 from builder.watch.outcome import Options, Result
 from builder.watch.state import save_state
-from builder.watch.tell import lines_of, notify, write_events
+from builder.watch.words import headline, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from builder.watch.bump import Bump
     from builder.watch.forge import Forge
@@ -67,10 +71,11 @@ def finish(watched: Watched, state: WatchState, report: Report, news: tuple[News
     """
     folder, options = ending.settings.state, ending.options
     urls = ending.settings.notify
-    write_events(folder, report, news, ending.now)
-    state = state.model_copy(update={"untold": (*state.untold, *lines_of(report, news)) if urls else ()})
+    _write_events(folder, report, news, ending.now)
+    lines = [plain(f"{report.stack}: {item.text}") for item in news]
+    state = state.model_copy(update={"untold": (*state.untold, *lines) if urls else ()})
     save_state(folder, state)
-    if urls and state.untold and ending.attempt(lambda: notify(urls, report, state.untold)):
+    if urls and state.untold and ending.attempt(lambda: _notify(urls, report, state.untold)):
         save_state(folder, state.model_copy(update={"untold": ()}))
     known = state.acknowledged == (report.head or "gone")
     if options.issue and not known:
@@ -95,7 +100,7 @@ def finish(watched: Watched, state: WatchState, report: Report, news: tuple[News
 
 def _bump(watched: Watched, state: WatchState, report: Report, ending: Ending) -> Bump | None:
     """Move the pin, or say why it stays."""
-    from builder.watch.bump import candidate, open_pull_request, prepare, write
+    from builder.watch.bump import candidate, open_pull_request, prepare
 
     head, pinned = report.head, watched.pinned
     if head is None or head == pinned:
@@ -115,7 +120,8 @@ def _bump(watched: Watched, state: WatchState, report: Report, ending: Ending) -
     if ending.options.pull_request:
         done = ending.attempt(lambda: open_pull_request(_forge(watched, ending), bump))
         return bump if done else None
-    write(watched.root, bump)
+    for name, text in bump.files.items():
+        write_atomic(watched.root / name, text)
     ending.told.append(f"the pin is at {commit}: {', '.join(sorted(bump.files))} were written")
     return bump
 
@@ -125,3 +131,55 @@ def _forge(watched: Watched, ending: Ending) -> Forge:
 
     remote = Git(git_dir=None, folder=watched.root).run("config", "--get", "remote.origin.url", check=False).text
     return forge_of(ending.environ, remote, ca_bundle=ending.settings.ca_bundle)
+
+
+def _write_events(folder: Path, report: Report, news: Sequence[News], now: datetime) -> None:
+    """Append one line of JSON for each piece of news; all of a run's lines in one write.
+
+    Raises:
+        HostError: The disk is full, or the file cannot be written.
+    """
+    path = folder / "watch" / "events.jsonl"
+    lines = [
+        {"time": now.isoformat(), "stack": report.stack, "head": report.head, **item.model_dump(mode="json")}
+        for item in news
+    ]
+    if not lines:
+        return
+    data = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                # a line that broke off when a disk was full stays by itself
+                data = data if file.read(1) == b"\n" else b"\n" + data
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as trouble:
+        raise HostError(f"{path} could not be written: {trouble.strerror}") from trouble
+
+
+def _notify(urls: str, report: Report, lines: Sequence[str]) -> str:
+    """Send lines to Apprise URLs (https://github.com/caronc/apprise), which are separated by spaces; say how many.
+
+    Raises:
+        UsageError: Apprise is not installed, or a URL is none of its kinds.
+        UpstreamError: A message could not be sent.
+    """
+    import importlib
+
+    try:
+        apprise = importlib.import_module("apprise")
+    except ImportError as missing:
+        hint = "install the extra: pip install 'gfx1100-images[notify]'"
+        raise UsageError("the setting notify is set, and apprise is not installed", hint=hint) from missing
+    sender = apprise.Apprise()
+    for number, url in enumerate(urls.split(), start=1):
+        # a URL holds a secret: it is named by its place
+        if not sender.add(url):
+            raise UsageError(f"URL {number} of the setting notify is of no kind that Apprise knows")
+    if not sender.notify(title=plain(headline(report)), body="\n".join(lines), body_format=apprise.NotifyFormat.TEXT):
+        raise UpstreamError("a message could not be sent through Apprise", hint="the next run sends it")
+    return f"sent {len(lines)} lines"

@@ -5,6 +5,7 @@ https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ class Forge:
             try:
                 with requests.Session() as session:
                     # no .netrc, whose password would take the token's place
-                    session.auth = _Bearer(self.token)
+                    session.auth = self._sign
                     with session.request(
                         method,
                         address,
@@ -105,19 +106,12 @@ class Forge:
             raise self._unknown(f"answered {method} with {status}: {said}")
         return value
 
+    def _sign(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self.token}"
+        return request
+
     def _unknown(self, what: str) -> UpstreamError:
         return UpstreamError(f"{self.api} {what}", hint="the next run tries again")
-
-
-class _Bearer:
-    """The token, as what ``requests`` calls an authentication."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
 
 
 def forge_of(environ: Mapping[str, str], remote: str, *, ca_bundle: str | None = None) -> Forge:
@@ -148,8 +142,6 @@ def _asks_to_wait(headers: Mapping[str, str], said: str) -> bool:
 
 
 def _json(content: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    import json
-
     try:
         return json.loads(content)
     except ValueError:

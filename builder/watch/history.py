@@ -1,27 +1,32 @@
-"""What a history says of a few paths: their state at a commit, the commits that changed them, their contents.
+"""What upstream's history says: what lies between pin and head, and of a few paths their states and contents.
 
 Commits and trees are enough for all of it but the contents, so a blob-less mirror answers without the network.
 """
 
 from __future__ import annotations
 
-import contextlib
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from builder.errors import UpstreamError
-from builder.files import MIB
-from builder.source.git import DAMAGED
-from builder.source.repository import FILE_LIMIT
+from builder.source.git import GoneError
+from builder.source.repository import git_time
+from builder.watch.areas import areas_of
+from builder.watch.report import UpstreamCommit
+from builder.watch.words import short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from builder.source.git import Git
     from builder.source.repository import Source
 
 MOST_STEPS = 20_000
 """Commits that one walk looks at; the engines' upstreams see fewer in a year."""
+MOST_COMMITS = 1000
+"""Commits of one report."""
+TITLE_CHARACTERS = 200
 _NOTHING = "0" * 40
 
 
@@ -47,18 +52,72 @@ class Step:
     before: Mapping[str, File | None]
 
 
-def is_ancestor(git: Git, old: str, new: str) -> bool:
-    """Whether ``new``, which is there, stands on ``old``; a commit that is not there is no ancestor.
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """What lies between a commit that is known and the head.
+
+    Attributes:
+        rewritten: The known commit is no ancestor of the head.
+        ahead: How many commits the head has on top of it; None when it was rewritten.
+        commits: Those commits, newest first, at most 1,000.
+        targets: The targets that they touch.
+    """
+
+    rewritten: bool
+    ahead: int | None
+    commits: tuple[UpstreamCommit, ...] = ()
+    targets: tuple[str, ...] = ()
+
+
+def head_of(source: Source, ref: str) -> str | None:
+    """Return the commit that a branch names now, or None when the repository says that it has no such branch.
+
+    Raises:
+        UpstreamError: The repository could not be asked: unknown.
+    """
+    try:
+        return source.resolve(ref)
+    except GoneError:
+        return None
+
+
+def where_it_went(source: Source, ref: str, seen: str | None) -> str:
+    """Return a hint for a branch that is gone: the branch that holds what it held, or whose name is near."""
+    try:
+        branches = source.branches()
+    except UpstreamError:
+        return ""
+    same = sorted(name for name, commit in branches.items() if commit == seen)
+    if same:
+        return f"renamed? {same[0]} holds the commit that it held"
+    near = difflib.get_close_matches(ref, list(branches), n=1, cutoff=0.8)
+    if near:
+        return f"renamed? {near[0]} has a name like it"
+    return f"renamed? {next(iter(branches))} is the only branch" if len(branches) == 1 else ""
+
+
+def gap(source: Source, base: str, head: str, targets: Collection[str]) -> Gap:
+    """Return what lies between two commits, of which the head has been fetched.
 
     Raises:
         UpstreamError: The history is cut off, so that the answer is unknown.
     """
-    if not git.has_commit(old):
-        return False
-    answer = git.run("merge-base", "--is-ancestor", old, new, check=False, failure=UpstreamError)
-    if answer.returncode > 1:
-        raise git.failure(("merge-base", old, new), answer, UpstreamError, hint=DAMAGED)
-    return answer.returncode == 0
+    if not source.git.is_ancestor(base, head):
+        return Gap(rewritten=True, ahead=None)
+    if base == head:
+        return Gap(rewritten=False, ahead=0)
+    paths = touched(source.git, base, head)
+    commits = tuple(
+        commit.model_copy(update={"areas": areas_of(paths.get(commit.sha, ()), targets)})
+        for commit in log(source.git, base, head, limit=MOST_COMMITS)
+    )
+    changed = {path for names in paths.values() for path in names}
+    return Gap(
+        rewritten=False,
+        ahead=source.git.count(base, head),
+        commits=commits,
+        targets=tuple(path for path in sorted(targets) if path in changed),
+    )
 
 
 def state_at(git: Git, commit: str, paths: Iterable[str]) -> dict[str, File]:
@@ -79,14 +138,9 @@ def state_at(git: Git, commit: str, paths: Iterable[str]) -> dict[str, File]:
 
 
 def steps(git: Git, old: str | None, new: str, paths: Iterable[str], *, most: int) -> list[Step]:
-    """Return the commits between two that changed the paths, along first parents, newest first.
+    """Return the commits between two that changed the paths, along first parents, newest first, at most so many.
 
-    Args:
-        git: Git on the repository.
-        old: Where to stop: commits that it holds are left out; None for the beginning.
-        new: Where to begin.
-        paths: The paths.
-        most: The most steps to return.
+    Commits that ``old`` holds are left out; without it the walk goes to the beginning.
     """
     known = [f"^{old}"] if old and git.has_commit(old) else []
     options = ("--first-parent", "--parents", f"--max-count={MOST_STEPS}")
@@ -108,9 +162,18 @@ def steps(git: Git, old: str | None, new: str, paths: Iterable[str], *, most: in
     return found[:most]
 
 
-def count(git: Git, old: str, new: str) -> int:
-    """Return how many commits ``new`` has that ``old`` has not; both are there."""
-    return int(git.run("rev-list", "--count", new, f"^{old}", failure=UpstreamError).text)
+def log(git: Git, old: str | None, new: str, *, limit: int) -> list[UpstreamCommit]:
+    """Return the commits that ``new`` has and ``old``, if any, has not, newest first; both are there."""
+    options = ("--topo-order", f"--max-count={limit}", "--encoding=UTF-8", "--format=%at%x00%s")
+    known = [f"^{old}"] if old else []
+    lines = git.run("rev-list", *options, new, *known, failure=UpstreamError).stdout.split(b"\n")
+    found = []
+    for header, line in zip(lines[::2], lines[1::2], strict=False):
+        stamp, _, title = line.partition(b"\0")
+        text = "".join(mark if mark.isprintable() else "?" for mark in title.decode(errors="replace"))
+        sha, written = header.removeprefix(b"commit ").decode(), git_time(stamp)
+        found.append(UpstreamCommit(sha=sha, title=short(text, TITLE_CHARACTERS), author_date=written.isoformat()))
+    return found
 
 
 def touched(git: Git, old: str, new: str) -> dict[str, tuple[str, ...]]:
@@ -130,13 +193,7 @@ def touched(git: Git, old: str, new: str) -> dict[str, tuple[str, ...]]:
 
 
 def contents(source: Source, commits: Sequence[str], paths: Iterable[str], files: Iterable[File]) -> dict[str, bytes]:
-    """Return the content of blobs, fetched in one transfer when the mirror lacks some.
-
-    Args:
-        source: The source.
-        commits: Commits whose trees hold the blobs.
-        paths: The paths that they stand at.
-        files: The files.
+    """Return the content of files that stand at these paths of these commits, fetched in one transfer where need be.
 
     Raises:
         UpstreamError: A blob is not there, is larger than 16 MiB, or the transfer failed.
@@ -144,20 +201,7 @@ def contents(source: Source, commits: Sequence[str], paths: Iterable[str], files
     wanted = {file.sha for file in files}
     if source.mirror is not None and wanted:
         trees = [f"{commit}^{{tree}}" for commit in dict.fromkeys(commits)]
-        options = ("--objects", "--missing=print", "--no-object-names")
-        listed = source.git.run(
-            "--literal-pathspecs", "rev-list", *options, *trees, "--", *sorted(set(paths)), failure=UpstreamError
-        )
-        lacking = {line[1:] for line in listed.text.splitlines() if line.startswith("?")} & wanted
+        lacking = source.git.missing(*trees, paths=sorted(set(paths))) & wanted
         if lacking and (lost := source.mirror.fetch_blobs(lacking)):
             raise UpstreamError(f"{source.location} lacks the blob {min(lost)}, which one of its commits names")
-    found = {}
-    with contextlib.closing(source.git.read(sorted(wanted))) as objects:
-        for sha, _, pieces in objects:
-            data = bytearray()
-            for piece in pieces:
-                data += piece
-                if len(data) > FILE_LIMIT:
-                    raise UpstreamError(f"the blob {sha} of {source.location} is larger than {FILE_LIMIT // MIB} MiB")
-            found[sha] = bytes(data)
-    return found
+    return source.read_blobs(sorted(wanted))

@@ -23,13 +23,8 @@ def sync_issue(forge: Forge, report: Report, news: Sequence[News], *, repository
     """Bring the issue of a stack in line with a report and say what was done.
 
     The issue is found by its label and by a hidden marker, which also holds what was told last: the same report changes
-    nothing, also when a person has closed the issue meanwhile.
-
-    Args:
-        forge: Where the issue lives.
-        report: What the run found.
-        news: What is new in it, for the comment.
-        repository: The web address of upstream's repository, for links.
+    nothing, also when a person has closed the issue meanwhile. The news go into a comment; ``repository`` is the web
+    address of upstream's, for links.
 
     Raises:
         UpstreamError: The forge could not be asked.

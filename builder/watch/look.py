@@ -14,11 +14,10 @@ from builder.patching.series import Series
 from builder.source.git import require_commit
 from builder.source.repository import Source
 from builder.stage.inputs import facts_of, locked_patches
-from builder.watch.history import count, is_ancestor, state_at
+from builder.watch.history import Gap, gap, head_of, log, state_at, where_it_went
 from builder.watch.needs import compare, needs_of
 from builder.watch.report import PatchTrial, Report, news
 from builder.watch.trial import Trial, files_of
-from builder.watch.upstream import Gap, gap, head_of, title_of, where_it_went
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +74,7 @@ def look(watched: Watched, state: WatchState, now: datetime) -> tuple[WatchState
     Raises:
         UpstreamError: Upstream could not be asked: unknown, and the memory stays as it is.
     """
-    source, ref = watched.source, watched.ref
+    source, git, ref = watched.source, watched.source.git, watched.ref
     basis = _basis(watched)
     old = state.report if state.report is not None and state.report.ref == ref else None
     seen = state.seen if old is not None else None
@@ -89,7 +88,7 @@ def look(watched: Watched, state: WatchState, now: datetime) -> tuple[WatchState
         report = examine(watched, head, seen)
         known = seen or watched.pinned
         if known is not None:
-            since = count(source.git, known, head) if is_ancestor(source.git, known, head) else None
+            since = git.count(known, head) if git.is_ancestor(known, head) else None
     update = {
         "basis": basis,
         "seen": head or seen,
@@ -131,7 +130,7 @@ def examine(watched: Watched, head: str, seen: str | None) -> Report:
     watched.say(f"{watched.stack.name}: trying the series of {len(watched.series.patches)} patches")
     patches = _patches(watched, head, between)
     needs = needs_of(watched.root, watched.stack, " ".join(files_of(watched.series)))
-    rewritten = (watched.pinned is not None and between.rewritten) or not (seen is None or is_ancestor(git, seen, head))
+    rewritten = (watched.pinned is not None and between.rewritten) or not (seen is None or git.is_ancestor(seen, head))
     return Report(
         stack=watched.stack.name,
         source=source.location,
@@ -193,7 +192,7 @@ def _patches(watched: Watched, head: str, between: Gap) -> tuple[PatchTrial, ...
                 line=near.near.line if near and near.near else None,
                 nearest=near.near.text if near and near.near else None,
                 broken_by=by.sha if by else None,
-                title=(titles.get(by.sha) or title_of(watched.source, by.sha)) if by else None,
+                title=(titles.get(by.sha) or log(watched.source.git, None, by.sha, limit=1)[0].title) if by else None,
                 merged_by=by.merge if by else None,
             )
         )

@@ -16,7 +16,7 @@ from builder.watch.history import contents, state_at
 from builder.watch.report import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from builder.models.stack import Stack
@@ -90,7 +90,7 @@ def compare(source: Source, old: str, new: str, needs: Needs) -> tuple[Change, .
         *_pins("requirement", _requirements(before), _requirements(after), needs.requirements),
         *_pins("version", _versions(before), _versions(after), frozenset()),
         *_serving(before, after, needs),
-        *_names("op", _ops(before), _ops(after), needs.words),
+        *_names("op", _defined(before, OPS, _OP), _defined(after, OPS, _OP), needs.words),
         *_modules(places, here, there),
     )
 
@@ -109,14 +109,14 @@ def _requirements(files: Mapping[str, str]) -> Names:
     found: Names = {}
     for path, text in files.items():
         if path in REQUIREMENTS:
-            lines: Iterator[str] = iter(re.sub(r"\s+#.*|^#.*", "", line).strip() for line in text.splitlines())
+            lines = [re.sub(r"\s+#.*|^#.*", "", line).strip() for line in text.splitlines()]
             found |= {(path, name): value for name, value in _parsed(lines)}
         if path in PROJECTS:
             found |= {(path, name): value for name, value in _parsed(_of_project(text))}
     return found
 
 
-def _parsed(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+def _parsed(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     for line in lines:
         try:
             requirement = Requirement(line)
@@ -127,15 +127,15 @@ def _parsed(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
         yield f"{name}{marker}", str(requirement.specifier) or requirement.url or "any"
 
 
-def _of_project(text: str) -> Iterator[str]:
+def _of_project(text: str) -> list[str]:
     try:
         project: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return
-    build, core = project.get("build-system", {}), project.get("project", {})
-    lists = [build.get("requires", []), core.get("dependencies", []), *core.get("optional-dependencies", {}).values()]
-    for listed in lists:
-        yield from (line for line in listed if isinstance(line, str))
+        build, core = project.get("build-system", {}), project.get("project", {})
+        extras = core.get("optional-dependencies", {}).values()
+        lists = [build.get("requires", []), core.get("dependencies", []), *extras]
+        return [line for listed in lists for line in listed if isinstance(line, str)]
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError):  # no TOML, or tables and lists are something else
+        return []
 
 
 def _versions(files: Mapping[str, str]) -> Names:
@@ -149,22 +149,16 @@ def _versions(files: Mapping[str, str]) -> Names:
     return found
 
 
+def _defined(files: Mapping[str, str], paths: Iterable[str], pattern: re.Pattern[str]) -> dict[str, str]:
+    """Return the names that a pattern finds in some of the files, and where each stands."""
+    return {name: path for path in paths for name in pattern.findall(files.get(path, ""))}
+
+
 def _flags(files: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for path in FLAGS:
-        found |= dict.fromkeys(_FLAG.findall(files.get(path, "")), path)
-        # the engines make flags of dataclass fields as well
-        fields = _FIELD.findall(files.get(path, ""))
-        found |= {f"--{name.replace('_', '-')}": path for name in fields if f"--{name.replace('_', '-')}" not in found}
-    return found
-
-
-def _variables(files: Mapping[str, str]) -> dict[str, str]:
-    return {name: path for path in FLAGS for name in _VARIABLE.findall(files.get(path, ""))}
-
-
-def _ops(files: Mapping[str, str]) -> dict[str, str]:
-    return {name: path for path in OPS for name in _OP.findall(files.get(path, ""))}
+    # the engines make flags of dataclass fields as well
+    fields = _defined(files, reversed(FLAGS), _FIELD)
+    made = {f"--{name.replace('_', '-')}": path for name, path in fields.items()}
+    return made | _defined(files, FLAGS, _FLAG)
 
 
 def _pins(kind: ChangeKind, before: Names, after: Names, used: frozenset[str]) -> Iterator[Change]:
@@ -183,7 +177,8 @@ def _serving(before: Mapping[str, str], after: Mapping[str, str], needs: Needs) 
         yield Change(kind="flag", name="(all of them)", status="gone", file=places[0], used=bool(needs.flags))
         return
     yield from _names("flag", _flags(before), _flags(after), needs.flags)
-    yield from _names("variable", _variables(before), _variables(after), needs.variables)
+    was, now = (_defined(files, FLAGS, _VARIABLE) for files in (before, after))
+    yield from _names("variable", was, now, needs.variables)
 
 
 def _names(

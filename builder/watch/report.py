@@ -200,6 +200,7 @@ def news(old: Report | None, new: Report, *, since: int | None) -> tuple[News, .
 def _patch_news(old: Report | None, new: Report) -> list[News]:
     before = {patch.id: patch.outcome for patch in old.patches} if old else {}
     found = []
+    kind: NewsKind
     for patch in new.patches:
         # a patch that nobody has seen yet is worth a word when it fails, or when upstream has it
         was = before.get(patch.id, patch.outcome if patch.outcome == "unneeded" else "applied")
@@ -207,18 +208,17 @@ def _patch_news(old: Report | None, new: Report) -> list[News]:
             continue
         if patch.outcome == "failed":
             by = f" since {patch.broken_by} {patch.title or ''}".rstrip() if patch.broken_by else ""
-            text = f"{patch.id} fails{by}: {patch.reason}"
-            found.append(News(kind="broken", about=patch.id, commit=patch.broken_by, text=text))
+            kind, said = "broken", f"fails{by}: {patch.reason}"
         elif patch.outcome == "present":
-            text = f"{patch.id} is in upstream now: it can retire"
-            found.append(News(kind="present", about=patch.id, commit=new.head, text=text))
+            kind, said = "present", "is in upstream now: it can retire"
         elif patch.outcome == "unneeded":
-            text = f"{patch.id} is not needed any more: {patch.reason}"
-            found.append(News(kind="unneeded", about=patch.id, commit=new.head, text=text))
+            kind, said = "unneeded", f"is not needed any more: {patch.reason}"
+        elif was == "failed":
+            kind, said = "mended", "applies again"
         else:
-            kind: NewsKind = "mended" if was == "failed" else "needed"
-            text = f"{patch.id} applies again" if was == "failed" else f"{patch.id} is needed again ({was} before)"
-            found.append(News(kind=kind, about=patch.id, commit=new.head, text=text))
+            kind, said = "needed", f"is needed again ({was} before)"
+        commit = patch.broken_by if kind == "broken" else new.head
+        found.append(News(kind=kind, about=patch.id, commit=commit, text=f"{patch.id} {said}"))
     return found
 
 

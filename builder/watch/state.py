@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from builder.errors import HostError, UpstreamError, UsageError
+from builder.errors import UpstreamError, UsageError
 from builder.files import canonical_json, locked, read_text, write_atomic
 from builder.models.base import Commit, Data, validated
 from builder.watch.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 FORMAT = 1
 STALE = timedelta(days=2)
@@ -66,13 +65,9 @@ class WatchState(Data):
     attempts: int = Field(default=0, ge=0)
     untold: tuple[str, ...] = ()
 
-    def seen_at(self, head: str) -> str | None:
-        """Return when a head was first seen."""
-        return next((sighting.at for sighting in self.sightings if sighting.head == head), None)
-
     def with_sighting(self, head: str, now: datetime) -> tuple[Sighting, ...]:
         """Return the sightings, with one more when the head is new."""
-        if self.seen_at(head):
+        if any(sighting.head == head for sighting in self.sightings):
             return self.sightings
         return (*self.sightings, Sighting(head=head, at=now.isoformat()))[-MOST_SIGHTINGS:]
 
@@ -93,16 +88,16 @@ def load_state(folder: Path, stack: str) -> WatchState:
         return WatchState(stack=stack)
     try:
         value = json.loads(read_text(path))
-    except ValueError as trouble:
-        raise UsageError(f"{path} is no JSON: {trouble}", hint="move it away; all is then told once more") from trouble
-    number = value.get("format") if isinstance(value, dict) else None
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError(f"{path} holds no watch state", hint="move it away; all is then told once more")
+    number = value.get("format")
     if isinstance(number, int) and number > FORMAT:
         raise UsageError(
             f"{path} has the format {number}, and this program knows {FORMAT}: a newer version wrote it",
             hint="update this program; the file is left as it is",
         )
-    if not isinstance(value, dict):
-        raise UsageError(f"{path} holds no watch state", hint="move it away; all is then told once more")
     return validated(WatchState, value, path)
 
 
@@ -115,20 +110,13 @@ def save_state(folder: Path, state: WatchState) -> None:
     write_atomic(state_path(folder, state.stack), canonical_json(state.model_dump(mode="json")))
 
 
-@contextlib.contextmanager
-def held(folder: Path, stack: str) -> Iterator[None]:
+def held(folder: Path, stack: str) -> AbstractContextManager[None]:
     """Hold the state of a stack against a second run.
 
     Raises:
         HostError: Another run holds it.
     """
-    path = state_path(folder, stack)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as trouble:
-        raise HostError(f"{path.parent} cannot be made: {trouble.strerror}") from trouble
-    with locked(path.with_suffix(".lock"), wait=False):
-        yield
+    return locked(state_path(folder, stack).with_suffix(".lock"), wait=False)
 
 
 def require_fresh(state: WatchState, now: datetime) -> None:
@@ -139,7 +127,8 @@ def require_fresh(state: WatchState, now: datetime) -> None:
         raise UpstreamError(f"{state.stack} has never been watched with success{error}", hint=hint)
     age = now - moment(state.last_ok)
     if age > STALE:
-        raise UpstreamError(f"{state.stack} was last watched with success {_days(age)} ago{error}", hint=hint)
+        days = age / timedelta(days=1)
+        raise UpstreamError(f"{state.stack} was last watched with success {days:.1f} days ago{error}", hint=hint)
     if age < -timedelta(hours=1):
         raise UpstreamError(
             f"{state.stack} was last watched at {state.last_ok}, which is in the future: this clock was changed",
@@ -154,7 +143,3 @@ def moment(text: str) -> datetime:
     except ValueError as trouble:
         raise UsageError(f"{text!r} in a watch state is no time") from trouble
     return value if value.tzinfo else value.replace(tzinfo=UTC)
-
-
-def _days(age: timedelta) -> str:
-    return f"{age / timedelta(days=1):.1f} days"

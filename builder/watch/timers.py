@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
 from builder.settings import load_settings
+from builder.stage.render import templates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,37 +20,24 @@ HOUR, MINUTE = 5, 43
 _SETTING = re.compile(r"GFX1100_[A-Z_]+")
 
 
-def render_timers(
-    root: Path, *, program: Sequence[str], environ: Mapping[str, str], on_failure: str | None = None
-) -> dict[str, str]:
+def render_timers(root: Path, *, program: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the text of each file of NAMES; for systemd they are called ``gfx1100-watchdog.service`` and ``.timer``.
 
     Args:
         root: The checkout, an absolute path.
         program: The command that starts this program, its own path absolute.
         environ: Variables; those of this program (GFX1100_*) are taken over, for a timer has none of a person's.
-        on_failure: A unit that is started when the series breaks, or upstream was not to be asked.
 
     Raises:
         UsageError: A path or value holds a line break, which neither systemd nor cron can hold.
     """
-    import jinja2
-
     settings = load_settings(root, environ)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(root / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - a unit is no HTML
-    )
+    environment = templates(root)
     environment.filters |= {"unit_word": _unit_word, "exec_word": _exec_word, "cron_word": _cron_word}
     values = {
         "root": str(root),
         "program": list(program),
         "environment": sorted((name, value) for name, value in environ.items() if _SETTING.fullmatch(name)),
-        "on_failure": on_failure,
         "hour": HOUR,
         "minute": MINUTE,
         "log_folder": str(settings.state / "watch"),

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from builder.errors import HostError
 from builder.patching.apply import check
-from builder.watch.history import File, contents, is_ancestor, state_at, steps
+from builder.watch.history import File, contents, state_at, steps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from builder.patching.apply import Facts, PatchReport
+    from builder.patching.apply import PatchReport
     from builder.patching.series import Series
+    from builder.patching.when import Facts
     from builder.source.repository import Source
     from builder.watch.history import Step
 
@@ -150,8 +151,7 @@ class Trial:
         dated = any(meant.since or meant.until for meant in applies)
         key = (commit if dated else "", tuple(sorted(state.items())))
         if key not in self._tried:
-            git = self.source.git
-            facts = replace(self.facts, commit=commit, is_ancestor=lambda old, new: is_ancestor(git, old, new))
+            facts = replace(self.facts, commit=commit, is_ancestor=self.source.git.is_ancestor)
             try:
                 with tempfile.TemporaryDirectory(prefix="gfx1100-watch-") as name:
                     self._write(state, Path(name))

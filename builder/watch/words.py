@@ -60,7 +60,7 @@ def as_text(report: Report, news: Iterable[News] = ()) -> str:
         parts.append("\n".join(["what the lock and the profiles depend on:", *_changes(report, SHOWN)]))
     if report.commits:
         rows = [
-            (commit.sha[:12], commit.author_date[:10], _short(commit.title, 60), ", ".join(commit.areas))
+            (commit.sha[:12], commit.author_date[:10], short(commit.title, 60), ", ".join(commit.areas))
             for commit in report.commits[:SHOWN]
         ]
         parts.append(table(["commit", "written", "title", "touches"], rows))
@@ -75,9 +75,7 @@ def as_text(report: Report, news: Iterable[News] = ()) -> str:
 def as_markdown(report: Report, *, repository: str | None = None) -> str:
     """Return a report as Markdown, for an issue, a pull request or a job summary.
 
-    Args:
-        report: The report.
-        repository: The web address of upstream's repository, for links to its commits.
+    ``repository`` is the web address of upstream's, for links to its commits.
     """
     lines = [f"**{code(headline(report))}**", ""]
     if report.hint:
@@ -118,6 +116,11 @@ def plain(text: str) -> str:
     return re.sub(r"[*`~\[\]]", "·", line)
 
 
+def short(text: str, most: int) -> str:
+    """Return a text, cut to a number of characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def compare_link(report: Report, repository: str | None) -> str | None:
     """Return the forge's page that compares pin and head, or None when there is none."""
     if repository is None or not re.fullmatch(r"https://[\w.-]+/[\w./-]+", repository):
@@ -137,7 +140,7 @@ def _since(patch: PatchTrial) -> str:
     if patch.broken_by is None:
         return ""
     by = f", merged by {patch.merged_by[:12]}" if patch.merged_by else ""
-    return f"{patch.broken_by[:12]} {_short(patch.title or '', 40)}{by}"
+    return f"{patch.broken_by[:12]} {short(patch.title or '', 40)}{by}"
 
 
 def _reason(patch: PatchTrial) -> str:
@@ -147,7 +150,3 @@ def _reason(patch: PatchTrial) -> str:
 
 def _cell(text: str) -> str:
     return code(text) if text else ""
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -42,4 +42,4 @@ def triton(cache):
 
 @pytest.fixture
 def compilers(cache, toolchain, triton):
-    return Compilers(cache=cache, hip=Path(toolchain.clang), rocm=toolchain.rocm, python=triton.python, jobs=2)
+    return Compilers(cache=cache, toolchain=toolchain, triton=triton, jobs=2)

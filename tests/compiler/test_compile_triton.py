@@ -105,7 +105,7 @@ def test_a_larger_tile_is_seen_in_figures_and_said_in_words(tree, tmp_path, comp
     assert report.faults == (
         f"tile: verify_kernel spills {new.figures.vgpr_spills} registers, {old.figures.vgpr_spills} before",
     )
-    assert report.notes == (f"Triton: {aot.VERSION} of {compilers.python}",)
+    assert report.notes == (f"Triton: {aot.VERSION} of {compilers.triton.python}",)
 
 
 def test_a_sweep_ranks_by_spills_and_names_its_values(tree, compilers):

@@ -108,7 +108,7 @@ def test_kernels_of_each_form_have_the_figures_that_llvm_readelf_prints(llvm, fo
     assert ours == {key: {field: figure[field] for field in ours[key]} for key, figure in theirs.items()}
     assert len(ours) == 4
     assert any(kernel.vgpr_spills for kernel in library.kernels)
-    assert {code.arch: code.features for code in library.objects} == {"gfx1100": (), "gfx90a": ("xnack-",)}
+    assert library.archs == ("gfx1100", "gfx90a")
 
 
 @pytest.mark.parametrize("compress", [(), ("--compress",), ("--compress", "--compression-level=19")])
@@ -126,7 +126,7 @@ def test_bundles_that_clang_offload_bundler_writes_hold_what_it_takes_out_again(
 
     library = read_library(bundle)
 
-    assert [code.compressed for code in library.objects] == [bool(compress)] * 2
+    assert bundle.read_bytes().startswith(b"CCOB") is bool(compress)
     taken = unbundled(llvm, bundle)
     assert {code.id: code.size for code in library.objects} == {
         name: path.stat().st_size for name, path in taken.items()

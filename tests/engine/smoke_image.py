@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from builder.build.image import build_image
-from builder.build.run import build
+from builder.build.run import Job, build
 from builder.console import Console
 from builder.deploy.serve import serve, stop
 from builder.models.lock import load_lock
@@ -21,18 +21,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def build_smoke(engine, settings, records, origin=None, **options):
-    return build(
-        ROOT,
-        load_stack(ROOT, "smoke"),
-        load_lock(ROOT, "smoke"),
+    job = Job(
+        root=ROOT,
+        stack=load_stack(ROOT, "smoke"),
+        lock=load_lock(ROOT, "smoke"),
         engine=engine,
         origin=origin or Origin(),
         settings=settings,
         console=Console(),
-        records=records,
         install=True,
         **options,
     )
+    return build(job, records)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,8 @@ def start(engine, published, profile, tmp_path):
     """Return a function that serves the smoke image in a mood; what runs is stopped at the end."""
 
     def call(within=30, **mood):
-        wanted = profile.model_copy(update={"ready": Ready(timeout=within, prompt="hi")})
+        environment = {**profile.environment, **mood}
+        wanted = profile.model_copy(update={"ready": Ready(timeout=within, prompt="hi"), "environment": environment})
         reference = image_reference(published)
         return serve(
             engine,
@@ -78,7 +79,6 @@ def start(engine, published, profile, tmp_path):
             reference=reference,
             state=tmp_path,
             console=Console(),
-            environment=mood,
         )
 
     yield call

@@ -10,7 +10,7 @@ import pytest
 from builder.build.budgets import Patched, compile_touched
 from builder.build.image import build_image
 from builder.build.kernels import proofs_of
-from builder.build.run import build
+from builder.build.run import Job, build
 from builder.console import Console
 from builder.errors import BuildError
 from builder.kernels.triton import VERSION
@@ -106,10 +106,11 @@ def test_a_budget_that_a_patched_kernel_breaks_ends_the_build_before_the_native_
     tag = f"gfx1100/smoke:{built.commit[:12]}"
     console, before = Steps(), engine.image(tag)
     stack, lock = load_stack(ROOT, "smoke"), load_lock(ROOT, "smoke")
-    options = {"engine": engine, "settings": settings, "console": console, "records": tmp_path / "records"}
+    origin = mine(**PACK, replacement=changed, proof=proof)
+    job = Job(root=ROOT, stack=stack, lock=lock, engine=engine, origin=origin, settings=settings, console=console)
 
     with pytest.raises(BuildError, match=told) as caught:
-        build(ROOT, stack, lock, origin=mine(**PACK, replacement=changed, proof=proof), **options)
+        build(job, tmp_path / "records")
 
     assert caught.value.exit_code == 6
     assert any("smoke_kv_int4_pack_kernel" in text and "before" in text for text in console.told)

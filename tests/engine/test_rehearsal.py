@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from builder.build.image import build_image
-from builder.build.run import build
+from builder.build.run import Job, build
 from builder.console import Console
 from builder.engine.base import base_reference, bootstrap_base
 from builder.errors import HostError
 from builder.models.lock import load_lock
 from builder.models.stack import Budget, load_stack, stack_names
 from builder.objects import read_library
-from builder.resolve.lock import filled, resolve
+from builder.resolve.lock import resolve
+from builder.resolve.wheelhouse import filled
 from builder.stage.context import Origin, make_context
 from builder.stage.render import render
 
@@ -43,18 +44,18 @@ def rehearse(engine, settings, tmp_path_factory):
         stack = load_stack(ROOT, f"{name}-rehearsal")
         lock = options.pop("lock", None) or locks.setdefault(name, resolve(ROOT, stack, settings=settings))
         before = set((ROOT / "logs").glob(f"{stack.name}-*.log"))
-        record, _ = build(
-            ROOT,
-            stack,
-            lock,
+        job = Job(
+            root=ROOT,
+            stack=stack,
+            lock=lock,
             engine=engine,
             origin=origin or Origin(),
             settings=options.pop("settings", settings),
             console=Console(),
-            records=tmp_path_factory.mktemp("records"),
             install=True,
             **options,
         )
+        record, _ = build(job, tmp_path_factory.mktemp("records"))
         logs = sorted(set((ROOT / "logs").glob(f"{stack.name}-*.log")) - before)
         return record, "".join(log.read_text() for log in logs)
 
@@ -148,7 +149,8 @@ def test_torch_is_divided_into_layers_within_the_budget_that_another_install_mak
     parts = [size for size, text in zip(image.layers, image.history, strict=True) if "/parts/" in text]
     assert len(parts) == 5
     assert max(parts) <= limit
-    assert len([size for size in parts if size]) == 3
+    # an engine may count the folders of a layer without files
+    assert len([size for size in parts if size > 1 << 20]) == 3
     # torch's own requirements come later, but its libraries find each other across the layers
     load = "import ctypes, glob; print(ctypes.CDLL(glob.glob('/opt/venv/lib/*/*/torch/lib/libtorch_python.so')[0]))"
     loaded = engine.run_once(image.id, ["python3", "-c", load], files={}, timeout=60)

@@ -116,13 +116,13 @@ class Told(Console):
 
 @pytest.fixture
 def run(engine, published, profile, tmp_path):
-    """Return a function that serves the smoke image with any of serve's own arguments."""
+    """Return a function that serves the smoke image, with more variables and with any of serve's own arguments."""
 
-    def call(console=None, wanted=profile, **more):
+    def call(console=None, wanted=profile, environment=None, **more):
         reference = image_reference(published)
         return serve(
             engine,
-            wanted,
+            wanted.model_copy(update={"environment": {**wanted.environment, **(environment or {})}}),
             engine.image(reference),
             reference=reference,
             state=tmp_path,

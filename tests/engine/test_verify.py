@@ -104,7 +104,7 @@ def twin(engine, settings, built, tmp_path_factory):
     engine.tag(built.image_id, "gfx1100-test/whole", "test")
     (folder / "Dockerfile").write_text(DOCKERFILE.format(image="gfx1100-test/whole:test", sha="0" * 64))
     identity = build_image(
-        engine, folder, tags=(), settings=settings, jobs=1, log=folder / "log", console=Console(), network="none"
+        engine, folder, tags=(), settings=settings, jobs=1, log=folder / "log", console=Console()
     ).image_id
     engine.tag(identity, "gfx1100-test/moved", "000000000000")
     smoke = load_stack(ROOT, "smoke")

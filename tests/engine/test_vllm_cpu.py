@@ -134,7 +134,7 @@ def start(engine, client, image, profile, state):
 
     yield call
     stop(engine, profile.name, state=state)
-    client.remove_volume(cache_volume(image, image.id))
+    client.remove_volume(cache_volume(image.id))
 
 
 @pytest.fixture(scope="module")

@@ -115,6 +115,11 @@ def work_tree(folder: Path, files: dict[str, bytes]) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
+def paths_of(source, commit: str) -> list[bytes]:
+    with source.snapshot(commit) as snapshot:
+        return [entry.path for entry in snapshot.git.entries(snapshot.tree)]
+
+
 class Server:
     """What a server on loopback was asked, and how it behaves."""
 

@@ -15,9 +15,8 @@ from builder.errors import VerifyError
 from builder.models.lock import Lock, LockedBase, LockedPatch, LockedWheel
 from builder.models.record import Published
 from builder.registry import package_list
-from builder.registry.installed import LISTER, Distribution, Installed, Package, installed_in
 from builder.registry.provenance import provenance
-from builder.registry.sbom import sbom
+from builder.registry.sbom import LISTER, Distribution, Installed, Package, installed_in, sbom
 
 DIGEST = "sha256:" + "d" * 64
 
@@ -51,9 +50,9 @@ def installed():
     return Installed(
         system={"ID": "debian", "VERSION_ID": "13"},
         distributions=(
-            Distribution(name="torch", version="2.9", licence="BSD-3-Clause", sha256="a" * 64, folder="/site"),
-            Distribution(name="Flash_Attn", version="1.0+rocm7", folder="/site"),
-            Distribution(name="flash-attn", version="1.0+rocm7", folder="/other"),
+            Distribution(name="torch", version="2.9", licence="BSD-3-Clause", sha256="a" * 64),
+            Distribution(name="Flash_Attn", version="1.0+rocm7"),
+            Distribution(name="flash-attn", version="1.0+rocm7"),
         ),
         packages=(Package(name="libstdc++6", version="1:14.2~rc1+b1-19", architecture="amd64", sha256="b" * 64),),
     )

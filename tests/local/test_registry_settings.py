@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 
-from builder.build.run import build_stage
+from builder.build.run import Job, build_stage
 from builder.cli.publishing import repository_of
 from builder.cli.state import State
 from builder.console import Console
+from builder.engine.address import is_here
 from builder.engine.buildkit import Builder
 from builder.engine.port import Output
-from builder.engine.space import free_bytes, is_here
 from builder.errors import UsageError
 from builder.models.record import Published, write_record
+from builder.registry.room import free_bytes
 from builder.settings import load_settings
 
 
@@ -101,18 +102,17 @@ def test_a_finished_stage_is_taken_from_the_registry(tmp_path):
 
 def test_a_stage_needs_a_place_with_a_tag(state, monkeypatch):
     monkeypatch.setenv("GFX1100_BUILD_CACHE", "127.0.0.1:5000/cache")
-    settings = load_settings(state.root)
+    job = Job(
+        root=state.root,
+        stack=None,
+        lock=None,
+        engine=FakeEngine(),
+        origin=None,
+        settings=load_settings(state.root),
+        console=Console(),
+    )
     with pytest.raises(UsageError, match="has no tag"):
-        build_stage(
-            state.root,
-            None,
-            None,
-            stage="native-build",
-            engine=FakeEngine(),
-            origin=None,
-            settings=settings,
-            console=Console(),
-        )
+        build_stage(job, "native-build")
 
 
 def test_the_workflow_never_runs_for_a_pull_request_and_signs_what_it_publishes():

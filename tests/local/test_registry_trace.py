@@ -9,13 +9,12 @@ from builder.engine.port import Image, Output
 from builder.errors import HostError, RegistryError, VerifyError
 from builder.models.lock import Lock, LockedBase, LockedPatch
 from builder.registry.attest import Payload
-from builder.registry.installed import Installed
 from builder.registry.manifest import DOCKER_MANIFEST
 from builder.registry.provenance import STATEMENT_TYPE, provenance
 from builder.registry.publish import publish
 from builder.registry.pull import pull
 from builder.registry.room import SPARE
-from builder.registry.sbom import SBOM_TYPE, sbom
+from builder.registry.sbom import SBOM_TYPE, Installed, sbom
 from builder.settings import Settings
 from builder.verify.published import trace_published
 

@@ -178,6 +178,18 @@ def test_a_lock_whose_version_is_not_the_one_of_its_commit_is_stale(settings, na
     assert f"the version is {version}, and its commit's is " in found
 
 
+@pytest.mark.parametrize("name", ["build", "runtime", "rccl"])
+def test_a_lock_is_stale_when_the_recipe_of_any_of_its_bases_changed(settings, name):
+    stack = load_stack(ROOT, "smoke")
+    three = stack.bases.model_copy(update={"rccl": stack.bases.build})
+    stack = stack.model_copy(update={"bases": three})
+    lock = resolve(ROOT, stack, settings=settings, offline=True)
+    assert stale(ROOT, stack, lock, settings=settings) == []
+    other = lock.bases[name].model_copy(update={"recipe_sha256": "0" * 64})
+    lock = lock.model_copy(update={"bases": {**lock.bases, name: other}})
+    assert stale(ROOT, stack, lock, settings=settings) == [f"the recipe of the {name} base has changed"]
+
+
 def test_a_lock_without_a_commit_has_no_version_either(settings):
     lock = load_lock(ROOT, "vllm").model_copy(update={"version": "0.1.dev1"})
     assert lock.commit == "unresolved"

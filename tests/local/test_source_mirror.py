@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from source_repos import MAIN, Repo, git_daemon, http_server
+from source_repos import MAIN, Repo, git_daemon, http_server, paths_of
 
 from builder.errors import UpstreamError
 from builder.files import locked
-from builder.source import GoneError, export, open_source
+from builder.source.git import GoneError
+from builder.source.repository import open_source
+from builder.source.tree import export
 
 
 @pytest.fixture(autouse=True)
@@ -53,15 +55,15 @@ def objects(source, *kinds):
 def test_a_commit_comes_without_blobs_and_once(repo, daemon, source):
     old = repo.commit({"a": b"1", "b/c": b"2"})
     new = repo.commit({"a": b"3", "b/c": b"2"}, old)
-    assert source.kind == "empty mirror"
+    assert source.mirror.transfer == ""
     assert source.resolve(MAIN) == new
     source.fetch(new)
-    assert source.kind == "blob-less mirror"
+    assert source.mirror.transfer == "blob-less"
     assert (objects(source, "commit"), objects(source, "tree"), objects(source, "blob")) == (2, 3, 0)
     asked = daemon.connections
-    assert [entry.sha for entry in source.log(old, new, limit=5)] == [new]
+    assert source.git.count(old, new) == 1
     assert source.is_ancestor(old, new)
-    assert [entry.path for entry in source.entries(new)] == [b"a", b"b/c"]
+    assert paths_of(source, new) == [b"a", b"b/c"]
     assert daemon.connections == asked
 
 
@@ -87,10 +89,11 @@ def test_an_export_fetches_all_blobs_in_one_transfer_and_the_next_one_none(tmp_p
     commit = repo.commit(files)
     source.fetch(commit)
     asked = daemon.connections
-    assert export(source, commit, tmp_path / "one").files == 20
-    assert export(source, commit, tmp_path / "two").bytes == sum(map(len, files.values()))
+    export(source, commit, tmp_path / "one")
+    export(source, commit, tmp_path / "two")
     assert daemon.connections == asked + 1
-    assert (tmp_path / "one/d7/f").read_bytes() == b"7"
+    for name in ("one", "two"):
+        assert {path: (tmp_path / name / path).read_bytes() for path in files} == files
 
 
 def test_an_update_brings_only_what_is_new(repo, nearby):
@@ -104,11 +107,10 @@ def test_an_update_brings_only_what_is_new(repo, nearby):
 
 def test_blobs_that_the_server_lacks_are_found_out_and_the_others_fetched(tmp_path, repo, source):
     commit = repo.commit({"docs/a": b"a", "docs/b": b"b", "c": b"c"})
-    lost = [entry.sha for entry in source.entries(commit) if entry.path.startswith(b"docs/")]
-    for sha in lost:
-        repo.object(sha).unlink()
+    for content in (b"a", b"b"):
+        repo.object(repo.put("blob", content)).unlink()
     result = export(source, commit, tmp_path / "out", allow_missing=["docs/*"])
-    assert sorted(file.sha for file in result.missing) == sorted(lost)
+    assert result.missing == ("docs/a", "docs/b")
     assert (tmp_path / "out/c").read_bytes() == b"c"
 
 
@@ -116,7 +118,7 @@ def test_a_server_without_filters_gives_everything_and_the_mirror_says_so(tmp_pa
     daemon.filters = False
     commit = repo.commit({"a": b"1"})
     source.fetch(commit)
-    assert source.kind == "plain mirror"
+    assert source.mirror.transfer == "plain"
     asked = daemon.connections
     export(source, commit, tmp_path / "out")
     assert daemon.connections == asked
@@ -140,7 +142,7 @@ def test_a_deleted_branch_is_gone_and_its_commit_stays_in_the_mirror(repo, nearb
     (repo.path / MAIN).unlink()
     with pytest.raises(GoneError):
         nearby.resolve(MAIN)
-    assert [entry.path for entry in nearby.entries(commit)] == [b"a"]
+    assert paths_of(nearby, commit) == [b"a"]
 
 
 def test_a_commit_that_the_server_does_not_have_is_gone(nearby, repo):
@@ -211,8 +213,9 @@ def test_everything_works_over_http_too(tmp_path, repo):
     with http_server(repo.path.parent) as server:
         source = open_source(server.url("up.git", "http"), cache=tmp_path / "cache")
         assert source.resolve(MAIN) == commit
-        assert export(source, commit, tmp_path / "out").files == 2
-        assert source.kind == "blob-less mirror"
+        export(source, commit, tmp_path / "out")
+        assert [(tmp_path / "out" / name).read_bytes() for name in ("a", "b")] == [b"1", b"2"]
+        assert source.mirror.transfer == "blob-less"
 
 
 def test_a_server_of_the_old_protocol_gives_commits_that_are_no_branchs_head(tmp_path, repo):
@@ -221,8 +224,9 @@ def test_a_server_of_the_old_protocol_gives_commits_that_are_no_branchs_head(tmp
     with http_server(repo.path.parent) as server:
         server.filters = False
         source = open_source(server.url("up.git", "http"), cache=tmp_path / "cache")
-        assert export(source, old, tmp_path / "out").files == 1
-        assert source.kind == "plain mirror"
+        export(source, old, tmp_path / "out")
+        assert (tmp_path / "out/a").read_bytes() == b"1"
+        assert source.mirror.transfer == "plain"
         with pytest.raises(GoneError, match="does not have the commit"):
             source.fetch("1" * 40)
 
@@ -236,8 +240,9 @@ def test_the_users_choice_of_the_old_protocol_does_not_stop_single_files(repo, s
 def test_a_file_address_gets_a_mirror(tmp_path, repo, nearby):
     commit = repo.commit({"a": b"1"})
     assert nearby.resolve(MAIN) == commit
-    assert export(nearby, commit, tmp_path / "out").files == 1
-    assert nearby.kind == "blob-less mirror"
+    export(nearby, commit, tmp_path / "out")
+    assert (tmp_path / "out/a").read_bytes() == b"1"
+    assert nearby.mirror.transfer == "blob-less"
 
 
 @pytest.mark.parametrize("address", ["ssh://git@example.invalid/up.git", "git@example.invalid:up.git"])
@@ -311,7 +316,7 @@ def test_a_bundle_of_certificates_is_trusted_when_it_is_named(tmp_path, repo):
 KILLED = """
 import sys
 from pathlib import Path
-from builder.source import open_source
+from builder.source.repository import open_source
 open_source(sys.argv[1], cache=Path(sys.argv[2])).fetch(sys.argv[3])
 """
 
@@ -331,7 +336,8 @@ def test_a_killed_clone_is_not_trusted_and_the_next_one_heals_it(tmp_path, repo,
         (source.mirror.folder / stale).parent.mkdir(exist_ok=True)
         (source.mirror.folder / stale).touch()
     asked = daemon.connections
-    assert export(source, commit, tmp_path / "out").files == 50
+    export(source, commit, tmp_path / "out")
+    assert len(list((tmp_path / "out").iterdir())) == 50
     assert daemon.connections > asked
     daemon.released.set()
 
@@ -354,7 +360,7 @@ def test_what_is_in_the_mirror_is_read_while_another_run_fills_it(tmp_path, repo
     commit = repo.commit({"a": b"1"})
     source.fetch(commit)
     reader = threading.Thread(
-        target=lambda: open_source(daemon.url("up.git"), cache=tmp_path / "cache").entries(commit), daemon=True
+        target=lambda: paths_of(open_source(daemon.url("up.git"), cache=tmp_path / "cache"), commit), daemon=True
     )
     with locked(source.mirror.folder.with_suffix(".lock")):
         reader.start()

@@ -9,7 +9,8 @@ import pytest
 from source_repos import MAIN, Repo, git, work_tree
 
 from builder.errors import UpstreamError, UsageError
-from builder.source import GoneError, open_source
+from builder.source.git import GoneError
+from builder.source.repository import open_source
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_a_bare_repository_is_read_in_place_and_not_changed(tmp_path, repo, sour
     before = state(repo.path)
     assert source.resolve(MAIN) == commit
     assert source.read_files(commit, ["a"]) == {"a": b"x"}
-    assert source.kind == "bare repository"
+    assert (source.mirror, source.work_tree) == (None, None)
     assert state(repo.path) == before
     assert not (tmp_path / "cache").exists()
 
@@ -74,7 +75,7 @@ def test_anything_but_a_full_name_is_refused(source, ref):
 def test_a_tags_own_sha_is_no_commit(repo, source):
     tag = repo.tag("v1", repo.commit({"a": b"x"}))
     with pytest.raises(GoneError, match="has no commit"):
-        source.entries(tag)
+        source.fetch(tag)
 
 
 def test_files_are_read_and_those_that_are_not_there_left_out(repo, source):
@@ -114,45 +115,6 @@ def test_a_damaged_promisor_repository_is_not_asked_to_fetch(tmp_path, repo, sou
         source.read_files(commit, ["a"])
 
 
-def test_the_log_is_what_new_has_and_old_has_not_newest_first(repo, source):
-    old = repo.commit({"a": b"1"})
-    side = repo.commit({"a": b"1", "b": b"2"}, old, title=b"side", time=1_600_000_000)
-    main = repo.commit({"a": b"3"}, old, title=b"main\n\nbody", time=1_700_000_100)
-    new = repo.commit({"a": b"4"}, main, side, title=b"merge", time=1_700_000_200)
-    log = source.log(old, new, limit=10)
-    assert {(entry.sha, entry.title) for entry in log} == {(new, "merge"), (main, "main"), (side, "side")}
-    assert log[0].sha == new
-    assert log[0].author_date.isoformat() == "2023-11-14T22:16:40+00:00"
-    assert [entry.sha for entry in source.log(old, new, limit=1)] == [new]
-    assert source.count(old, new) == 3
-    assert source.log(new, new, limit=10) == []
-
-
-def test_a_title_is_one_bounded_printable_line_whatever_its_bytes(repo, source):
-    old = repo.commit({"a": b"1"})
-    for title, shown in [
-        (b"caf\xe9 \x1b[31mred\x07", "caf\ufffd ?[31mred?"),
-        ("ünï".encode(), "ünï"),
-        (b"x" * 5000, "x" * 199 + "…"),
-        (b"", ""),
-    ]:
-        new = repo.commit({"a": title}, old, title=title)
-        assert [entry.title for entry in source.log(old, new, limit=9)] == [shown]
-
-
-def test_a_date_that_no_calendar_has_does_not_stop_the_log(repo, source):
-    old = repo.commit({"a": b"1"})
-    new = repo.commit({"a": b"2"}, old, time=10**17)
-    assert source.log(old, new, limit=9)[0].sha == new
-
-
-def test_the_users_log_settings_do_not_change_the_log(repo, source):
-    old = repo.commit({"a": b"1"})
-    new = repo.commit({"a": b"2"}, old, title=b"new")
-    (repo.path / "config").write_text("[log]\nshowSignature = true\ndate = raw\n[i18n]\nlogOutputEncoding = utf-16\n")
-    assert [entry.title for entry in source.log(old, new, limit=9)] == ["new"]
-
-
 def test_an_ancestor_is_told_from_a_rewritten_commit(repo, source):
     old = repo.commit({"a": b"1"})
     new = repo.commit({"a": b"2"}, old)
@@ -188,7 +150,7 @@ def test_a_clean_work_tree_gives_its_head_and_its_refs(tmp_path):
     before = state(tmp_path / "work")
     source = open_source(str(tmp_path / "work"), cache=tmp_path / "cache")
     assert source.resolve("HEAD") == source.resolve(MAIN) == head
-    assert (source.kind, source.dirty) == ("work tree", False)
+    assert (source.work_tree, source.dirty) == (tmp_path / "work", False)
     assert state(tmp_path / "work") == before
 
 
@@ -207,7 +169,7 @@ def test_a_dirty_work_tree_is_refused_by_the_name_of_the_file(tmp_path, change):
         path.chmod(0o755)
     with pytest.raises(UsageError, match=f"uncommitted changes: '{path.name}'"):
         open_source(str(folder), cache=tmp_path / "cache")
-    assert open_source(str(folder), cache=tmp_path / "cache", dirty=True).kind == "work tree with uncommitted changes"
+    assert open_source(str(folder), cache=tmp_path / "cache", dirty=True).dirty
 
 
 def test_a_linked_work_tree_is_read_with_its_own_head_and_dirt(tmp_path):
@@ -277,6 +239,7 @@ def test_a_git_that_called_us_does_not_lead_us_to_its_own_repository(tmp_path, r
 
 
 def test_the_station_loads_nothing_heavy():
-    code = "import sys, builder.source; print({'git', 'docker', 'requests', 'jinja2', 'pydantic'} & set(sys.modules))"
+    modules = "builder.source.repository, builder.source.tree, builder.source.version"
+    code = f"import sys, {modules}; print({{'git', 'docker', 'requests', 'jinja2', 'pydantic'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

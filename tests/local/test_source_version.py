@@ -13,10 +13,9 @@ from packaging.version import Version
 from source_repos import work_tree
 
 from builder.errors import UsageError
-from builder.models.stack import Pin
-from builder.source import matches, pin_environment, pinned_version, suspicious
+from builder.source.version import matches, pinned_version, suspicious
 
-PLAIN = Pin(variable="SETUPTOOLS_SCM_PRETEND_VERSION", distribution="tiny")
+PLAIN = "SETUPTOOLS_SCM_PRETEND_VERSION"
 COMMITS = {
     "letters": "502e46855500b22fafbff512bfb49b84d4c5c9b3",
     "zero": "0123456" * 5 + "01234",
@@ -79,7 +78,7 @@ def test_setuptools_scm_takes_the_pin_from_the_plain_variable_alone(tmp_path):
     head = work_tree(tmp_path / "clone", {"a": b"x"})
     pins = [pinned_version(commit) for commit in COMMITS.values()] + [pinned_version(COMMITS["zero"], dirty=True)]
     other = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_TINY": pins[0]}
-    cases = [(folder, pin_environment(PLAIN, pin)) for folder in (clone, plain) for pin in pins]
+    cases = [(folder, {PLAIN: pin}) for folder in (clone, plain) for pin in pins]
     *told, passed_over, alone, refused = versions(*cases, (clone, other), (clone, {}), (plain, other))
     assert told == pins * 2
     # the form with the distribution's name is passed over in silence, and git's own answer cannot be trusted
@@ -95,7 +94,7 @@ def test_the_wheel_that_comes_out_carries_the_pin(tmp_path):
     (tmp_path / "setup.py").write_text(SETUP)
     version = pinned_version(COMMITS["zero"])
     command = [sys.executable, "-W", "ignore", "setup.py", "-q", "bdist_wheel", "-d", "dist"]
-    environment = {**os.environ, **pin_environment(PLAIN, version)}
+    environment = {**os.environ, PLAIN: version}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
     wheel = next((tmp_path / "dist").iterdir())
     with zipfile.ZipFile(wheel) as archive:
@@ -106,10 +105,6 @@ def test_the_wheel_that_comes_out_carries_the_pin(tmp_path):
     assert installed == version
     assert matches(installed, version)
     assert wheel.name.startswith(f"tiny-{version}-")
-
-
-def test_a_static_version_is_not_pinned_and_not_said_to_be():
-    assert pin_environment(Pin(variable=None, distribution="sglang-kernel"), pinned_version(COMMITS["zero"])) == {}
 
 
 @pytest.mark.parametrize("suffix", ["", ".rocm724", ".rocm725", ".cpu", ".empty"])

@@ -50,6 +50,14 @@ def test_requirements_of_a_project_file_are_compared_and_a_broken_one_is_left_ou
     assert changes() == ["requirement a: ==1 -> ==2 (pyproject.toml)"]
 
 
+@pytest.mark.parametrize(
+    "odd", ["project = 3", "[project]\ndependencies = 3", "[project]\noptional-dependencies = [1]"]
+)
+def test_a_project_file_of_another_shape_has_no_requirements(up, changes, odd):
+    up.commit(files={"pyproject.toml": odd + "\n"})
+    assert changes() == []
+
+
 def test_versions_that_the_build_asks_for_are_compared(up, changes):
     docker = "ARG BASE_IMAGE=rocm/dev:7.2.3\nFROM --platform=x rocm/base:7.2 AS one\n"
     up.base = up.commit(files={"docker/Dockerfile.rocm_base": docker, "rust-toolchain.toml": 'channel = "1.95"\n'})

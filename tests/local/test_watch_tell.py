@@ -405,15 +405,12 @@ def test_the_timer_is_what_systemd_takes_and_the_cron_line_is_one_line(tmp_path)
     (checkout / "templates").symlink_to(ROOT / "templates")
     state = tmp_path / 'st"a$te %h'
     environ = {"HOME": str(tmp_path), "GFX1100_STATE_DIR": str(state), "OTHER": "x"}
-    files = render_timers(
-        checkout, program=[sys.executable, "-m", "builder"], environ=environ, on_failure="mail@%n.service"
-    )
+    files = render_timers(checkout, program=[sys.executable, "-m", "builder"], environ=environ)
     service = files["watchdog.service"]
     escaped = str(state).replace('"', '\\"').replace("%", "%%")
     assert f'Environment="GFX1100_STATE_DIR={escaped}"' in service
     assert f'--root "{checkout}%" watch' in service
     assert "OTHER" not in files["watchdog.service"]
-    assert "OnFailure=mail@%n.service" in files["watchdog.service"]
     assert "Persistent=true" in files["watchdog.timer"]
     [comment, line] = files["watchdog.cron"].splitlines()
     minute, _, *days, command = line.split(" ", 5)

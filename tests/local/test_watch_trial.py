@@ -10,7 +10,7 @@ from builder.patching.apply import check
 from builder.source.repository import open_source
 from builder.source.tree import export
 from builder.stage.inputs import facts_of, series_of
-from builder.watch.history import File, count, is_ancestor, state_at, steps, touched
+from builder.watch.history import File, state_at, steps, touched
 from builder.watch.trial import Trial, files_of
 
 TILE = "smoke_engine/launch.py"
@@ -193,8 +193,8 @@ def test_history_tells_states_steps_and_touched_paths(trial, up):
     assert [(step.sha, step.parents) for step in found] == [(second, (first,)), (first, (up.base,))]
     assert found[1].before == {TILE: File("100644", state_at(git, up.base, [TILE])[TILE].sha)}
     assert touched(git, up.base, up.head) == {second: (TILE,), first: ("odd name \u00e9", TILE)}
-    assert count(git, up.base, up.head) == 2
-    assert is_ancestor(git, up.base, up.head)
-    assert not is_ancestor(git, "1" * 40, up.head)
+    assert git.count(up.base, up.head) == 2
+    assert git.is_ancestor(up.base, up.head)
+    assert not git.is_ancestor("1" * 40, up.head)
     assert [step.before for step in steps(git, None, up.base, [TILE], most=10)] == [{TILE: None}]
     assert steps(git, None, MAIN, ["*"], most=10) == []

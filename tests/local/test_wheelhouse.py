@@ -18,8 +18,8 @@ from builder.console import Console
 from builder.errors import HostError, UpstreamError, UsageError, VerifyError
 from builder.models.lock import LockedWheel, load_lock
 from builder.models.stack import Base, Bases, Requirements, Source, Wheel, load_stack
-from builder.resolve.lock import ensure_lock, filled, resolve
-from builder.resolve.wheelhouse import fill, local_wheel, require_full
+from builder.resolve.lock import ensure_lock, resolve
+from builder.resolve.wheelhouse import filled, local_wheel, require_full
 from builder.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +171,7 @@ def test_a_wheel_that_changed_under_its_name_is_refused_and_leaves_nothing(index
     lock = resolve(ROOT, stack, settings=settings)
     index.has("torch", "2.13.0", requires=["other"])
     with pytest.raises(VerifyError, match=r"torch-2.13.0-py3-none-any.whl has the hash .* the lock says"):
-        fill(stack, lock, run_lines=(), held=(), stand_ins=tmp_path, settings=settings)
+        filled(ROOT, stack, lock, settings=settings)
     assert list((settings.wheels / "pinned").iterdir()) == []
 
 
@@ -181,21 +181,21 @@ def test_a_wheel_that_is_there_but_damaged_is_named(index, settings, stack, tmp_
     (settings.wheels / "pinned").mkdir(parents=True)
     (settings.wheels / "pinned" / path.name).write_text("damaged")
     with pytest.raises(VerifyError) as caught:
-        fill(stack, lock, run_lines=(), held=(), stand_ins=tmp_path, settings=settings)
+        filled(ROOT, stack, lock, settings=settings)
     assert "take it away" in caught.value.hint
 
 
 def test_an_unresolved_wheel_cannot_be_downloaded(settings, stack, tmp_path):
     lock = resolve(ROOT, stack, settings=settings, offline=True)
-    with pytest.raises(UsageError, match="the wheel of torch is unresolved"):
-        fill(stack, lock, run_lines=(), held=(), stand_ins=tmp_path, settings=settings)
+    with pytest.raises(UsageError, match="unresolved entries: wheel torch"):
+        filled(ROOT, stack, lock, settings=settings)
 
 
 def test_a_requirement_without_a_wheel_says_what_to_do(index, settings, stack, tmp_path):
     index.has("torch", "2.13.0")
     lock = resolve(ROOT, stack, settings=settings)
     with pytest.raises(UpstreamError, match="No matching distribution found for tool") as caught:
-        fill(stack, lock, run_lines=(), held=(), stand_ins=tmp_path, settings=settings)
+        filled(ROOT, stack, lock, settings=settings)
     assert "without a wheel" in caught.value.hint
 
 

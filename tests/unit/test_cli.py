@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from fake_engine import FakeEngine
 
 from builder import cli
-from builder.cli.state import find_root
+from builder.cli.state import State, find_root
 from builder.errors import HostError, UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -259,3 +260,13 @@ def test_a_cache_folder_that_is_a_file_is_an_error(run, monkeypatch, tmp_path):
     monkeypatch.setenv("GFX1100_CACHE_DIR", str(tmp_path / "file"))
     code, _, err = run("stage", "smoke", "-o", str(tmp_path / "context"))
     assert (code, "cache_dir" in err, str(tmp_path / "file") in err) == (2, True, True)
+
+
+def test_a_stage_is_built_with_the_options_of_a_whole_build(run, monkeypatch):
+    jobs = []
+    monkeypatch.setattr(State, "engine", FakeEngine())
+    monkeypatch.setattr("builder.build.run.build_stage", lambda job, stage: jobs.append((job, stage)) or "pushed")
+    code, out, _ = run("build", "smoke", "--stage", "native-build", "--no-cache", "--offline", "--jobs", "3")
+    assert (code, out) == (0, "pushed\n")
+    ((job, stage),) = jobs
+    assert (stage, job.no_cache, job.offline, job.install, job.settings.jobs) == ("native-build", True, True, False, 3)

@@ -9,11 +9,11 @@ import pytest
 from fake_engine import FakeEngine, image
 
 from builder.console import Console
-from builder.deploy import metrics, ready, warm_up
+from builder.deploy import ready, warm_up
 from builder.deploy.history import read_history
-from builder.deploy.labels import TARGET
-from builder.deploy.progress import likely_cause
-from builder.deploy.serve import container_name, rollback_image, serve, stop
+from builder.deploy.labels import TARGET, container_name
+from builder.deploy.progress import Progress, likely_cause
+from builder.deploy.serve import rollback_image, serve, stop
 from builder.deploy.spec import Placement
 from builder.deploy.status import status
 from builder.errors import DeployError, UsageError
@@ -59,7 +59,7 @@ def server(monkeypatch):
     monkeypatch.setattr(ready, "SETTLE_SECONDS", 0.1)
     monkeypatch.setattr(ready, "READ_SECONDS", 0.0)
     monkeypatch.setattr(warm_up, "REQUEST_SECONDS", 0.5)
-    monkeypatch.setattr(metrics, "SAMPLE_SECONDS", 0.05)
+    monkeypatch.setattr("builder.deploy.status.SAMPLE_SECONDS", 0.05)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as running:
         running.mood, running.asked, running.generated, running.longest = "fine", [], 0, 4096
         thread = threading.Thread(target=running.serve_forever, args=(0.01,))
@@ -90,6 +90,15 @@ def ready_within(seconds):
 
 def start(engine, profile, what, tmp_path, **more):
     return serve(engine, profile, what, reference=what.repo_digests[0], state=tmp_path, console=Console(), **more)
+
+
+def test_each_line_of_a_starts_log_is_read_once_through_the_warm_up(profile, server, tmp_path, monkeypatch):
+    read, feed = [], Progress.feed
+    monkeypatch.setattr(Progress, "feed", lambda self, lines, *, at: read.extend(lines) or feed(self, lines, at=at))
+    engine = FakeEngine([NEW])
+    engine.log["c0"] = "one\ntwo"
+    assert start(engine, profile, NEW, tmp_path).warmed
+    assert read == ["one", "two"]
 
 
 def test_a_deployment_is_ready_only_when_it_has_answered_a_sampled_prompt(profile, server, tmp_path):

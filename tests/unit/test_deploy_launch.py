@@ -10,10 +10,8 @@ from made_hosts import GIB, no_kfd, wrong_gids, xtx
 from builder.checkpoint import fix
 from builder.cli.state import find_root
 from builder.console import Console
-from builder.deploy import before
-from builder.deploy.before import check_checkpoint, wait_for_cards
 from builder.deploy.history import Entry, append
-from builder.deploy.launch import launch
+from builder.deploy.launch import check_checkpoint, launch, wait_for_cards
 from builder.engine.port import Output
 from builder.errors import HostError, UsageError
 from builder.host import reader
@@ -198,7 +196,7 @@ def test_an_unknown_quantization_is_a_warning(tmp_path):
 
 
 def test_cards_are_waited_for_until_their_memory_is_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(before, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr("builder.deploy.launch.POLL_SECONDS", 0.0)
     states = [read_host(xtx(tmp_path / "full")), read_host(xtx(tmp_path / "free"))]
     for used in (tmp_path / "full").glob("sys/bus/pci/devices/*/mem_info_vram_used"):
         used.write_text(str(20 * GIB))
@@ -210,8 +208,8 @@ def test_cards_are_waited_for_until_their_memory_is_free(tmp_path, monkeypatch):
 
 
 def test_cards_that_stay_full_are_told_of(tmp_path, monkeypatch):
-    monkeypatch.setattr(before, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(before, "FREE_SECONDS", 0.0)
+    monkeypatch.setattr("builder.deploy.launch.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("builder.deploy.launch.FREE_SECONDS", 0.0)
     xtx(tmp_path)
     for used in tmp_path.glob("sys/bus/pci/devices/*/mem_info_vram_used"):
         used.write_text(str(20 * GIB))

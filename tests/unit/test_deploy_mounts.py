@@ -135,23 +135,23 @@ def test_a_folder_that_a_profile_needs_is_asked_for(tmp_path):
 
 def test_a_drafter_is_mounted_beside_its_model(tmp_path):
     model, drafter = checkpoint(tmp_path / "m"), checkpoint(tmp_path / "d")
-    spec = container_spec(DFLASH, image(1), "r", Placement(model=model, drafter=drafter), {})
+    spec = container_spec(DFLASH, image(1), "r", Placement(model=model, drafter=drafter))
     assert spec.mounts == {model: ("/models/model", True), drafter: ("/models/drafter", True)}
 
 
 def test_a_folder_on_another_machine_is_mounted_unseen(tmp_path):
-    spec = container_spec(OCTAVE, image(1), "r", Placement(model=tmp_path / "there", local=False), {})
+    spec = container_spec(OCTAVE, image(1), "r", Placement(model=tmp_path / "there", local=False))
     assert spec.mounts == {tmp_path / "there": ("/models/model", True)}
 
 
 def test_without_a_size_the_hosts_shared_memory_is_used(tmp_path):
-    spec = container_spec(OCTAVE.model_copy(update={"shm_bytes": None}), image(1), "r", Placement(), {})
+    spec = container_spec(OCTAVE.model_copy(update={"shm_bytes": None}), image(1), "r", Placement())
     assert (spec.host_ipc, spec.shm_bytes) == (True, None)
 
 
 def test_a_profiles_own_variables_win_over_the_cache_folders():
     own = OCTAVE.model_copy(update={"environment": {"TRITON_CACHE_DIR": "/elsewhere"}})
-    assert container_spec(own, image(1), "r", Placement(), {}).environment["TRITON_CACHE_DIR"] == "/elsewhere"
+    assert container_spec(own, image(1), "r", Placement()).environment["TRITON_CACHE_DIR"] == "/elsewhere"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from builder.deploy import metrics, warm_up
-from builder.deploy.metrics import parse_metrics, read_load
+from builder.deploy import warm_up
+from builder.deploy.status import parse_metrics, read_load
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -157,5 +157,5 @@ def test_a_load_is_read_from_both_engines(server):
 
 
 def test_a_server_without_metrics_has_no_load(monkeypatch):
-    monkeypatch.setattr(metrics, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("builder.deploy.status.REQUEST_SECONDS", 0.2)
     assert read_load("http://127.0.0.1:1") is None

@@ -91,12 +91,11 @@ def test_a_build_says_everything_it_was_asked_for():
             build_args=["http_proxy"],
             no_cache=True,
             target="native",
-            network="none",
         )
     )
     assert words == (
         "/x/docker build --progress plain --file /c/Dockerfile --iidfile /i --tag a:1 --tag b:2 --label k=v w "
-        "--secret id=ca,src=/ca.pem --build-arg http_proxy --target native --network none --no-cache /c"
+        "--secret id=ca,src=/ca.pem --build-arg http_proxy --target native --no-cache /c"
     )
 
 

@@ -17,9 +17,9 @@ from builder.settings import load_settings, proxies
 def test_a_file_is_replaced_whole_and_keeps_no_temporary_beside_it(tmp_path):
     path = tmp_path / "deep" / "file"
     files.write_atomic(path, "one")
-    files.write_atomic(path, "two", mode=0o600)
+    files.write_atomic(path, "two")
     assert path.read_text() == "two"
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o644
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
 
 
@@ -222,3 +222,12 @@ def test_a_folder_setting_that_names_a_file_is_refused(tmp_path, key):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=f"{key} names .*file, which is no folder"):
         load_settings(tmp_path, {"HOME": "/home/u", f"GFX1100_{key.upper()}": str(tmp_path / "file")})
+
+
+def test_no_job_at_all_is_refused_in_the_file_as_in_the_variable(tmp_path):
+    (tmp_path / "gfx1100.local.yaml").write_text("jobs: 0\n")
+    with pytest.raises(UsageError, match=r"gfx1100\.local\.yaml:1: jobs: .*greater than or equal to 1"):
+        load_settings(tmp_path, {"HOME": "/home/u"})
+    (tmp_path / "gfx1100.local.yaml").unlink()
+    with pytest.raises(UsageError, match="GFX1100_JOBS must be a whole number of at least 1, found '0'"):
+        load_settings(tmp_path, {"HOME": "/home/u", "GFX1100_JOBS": "0"})

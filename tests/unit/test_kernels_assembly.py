@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.kernels.assembly import count_markers, plain_name, read_assembly
-from builder.kernels.occupancy import waves_per_simd
+from builder.kernels.assembly import count_markers, plain_name, read_assembly, waves_per_simd
 
 ASSEMBLY = """\
 \t.globl\tcopy_kernel

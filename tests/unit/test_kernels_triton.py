@@ -10,7 +10,7 @@ import pytest
 from builder.errors import HostError, ToolError, UsageError
 from builder.kernels import triton_job
 from builder.kernels.run import Compilers, sweep
-from builder.kernels.triton import Triton, compile_aot, find_triton, read_launch
+from builder.kernels.triton import VERSION, Triton, compile_aot, find_triton, read_launch
 from builder.models.kernels import TritonTarget
 
 LAUNCHER = """
@@ -89,17 +89,26 @@ def test_a_launcher_that_cannot_be_read_is_a_row_too(tree, tmp_path):
     assert "upstream moved" in compile_aot(tree, target(), triton, markers={}).rows[0].error
 
 
-def test_a_python_without_triton_is_refused(tmp_path):
-    broken = python(tmp_path / "python", "echo \"No module named 'triton'\" >&2; exit 1")
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """Return a function that puts a Python into the cache, where no other has Triton."""
+    monkeypatch.setattr("builder.kernels.triton.find_spec", lambda _: None)
+    home = tmp_path / f"triton-{VERSION}/bin"
+    home.mkdir(parents=True)
+    return lambda body: python(home / "python", body)
+
+
+def test_a_triton_of_the_cache_that_does_not_work_is_refused(cached, tmp_path):
+    cached("echo \"No module named 'triton'\" >&2; exit 1")
 
     with pytest.raises(HostError, match=r"has no Triton that works: No module named 'triton'"):
-        find_triton(tmp_path, python=broken)
+        find_triton(tmp_path)
 
 
-def test_a_given_python_is_used_whatever_its_release(tmp_path):
-    given = python(tmp_path / "python", "echo 9.9.9")
+def test_the_triton_of_the_cache_is_taken_without_a_download(cached, tmp_path):
+    made = cached("echo 3.7.1")
 
-    assert find_triton(tmp_path, python=given) == Triton(python=given, version="9.9.9")
+    assert find_triton(tmp_path) == Triton(python=made, version="3.7.1")
 
 
 def test_a_sweep_needs_values(tmp_path):
@@ -164,7 +173,7 @@ def test_a_module_loads_with_the_trees_own_parts_and_stand_ins_for_the_rest(find
     assert module.Layer().forward(5) == 5
     assert module.LOG.name == "engine.ops.verify"
     assert [Path(name).name for name in finder.files] == ["verify.py", "_parts.py"]
-    assert {name.partition(".")[0] for name in finder.missing} == {"torch", "not_installed"}
+    assert all(sys.modules[name].__loader__ is finder for name in ("torch", "not_installed"))
 
 
 def test_all_but_triton_and_pythons_own_modules_has_a_stand_in_wherever_it_is_installed(finder):

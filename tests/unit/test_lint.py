@@ -14,8 +14,7 @@ from builder.engine.port import Output
 from builder.errors import HostError, UsageError
 from builder.lint.compose import of_compose, of_docker_run
 from builder.lint.operators import operators_of
-from builder.lint.page import rules_page
-from builder.lint.run import RULES, fixed, lint
+from builder.lint.run import RULES, fixed, lint, rules_page
 from builder.lint.words import of_profile, of_words, version_numbers
 from builder.models.profile import load_profile, profile_names
 

@@ -38,11 +38,11 @@ def test_all_patches_are_applied_each_sees_what_came_before_and_the_hashes_are_t
     done = LAUNCH.replace("= 16", "= 32").replace("= 8", "= 64")
     assert outcomes(report) == ["applied", "applied"]
     assert (source / "engine/launch.py").read_text() == done
-    first, second = (one.files["engine/launch.py"] for one in report.patches)
+    first, second = (file for one in report.patches for file in one.files if file.path == "engine/launch.py")
     assert first.before == sha256(LAUNCH)
     assert first.after == second.before
     assert second.after == sha256(done)
-    assert report.patches[1].files["NOTES"].after == sha256("fast\n")
+    assert {file.path: file.after for file in report.patches[1].files}["NOTES"] == sha256("fast\n")
     report.require_success()
 
 
@@ -97,8 +97,7 @@ def test_the_second_time_every_patch_is_present_and_nothing_changes(folder, sour
     again = apply(series(folder), source, Facts())
 
     assert outcomes(again) == ["present", "present"]
-    assert again.exchanged is None
-    assert all(change.before == change.after for one in again.patches for change in one.files.values())
+    assert all(change.before == change.after for one in again.patches for change in one.files)
     assert fingerprint(source) == before
 
 
@@ -300,8 +299,6 @@ def test_what_the_build_found_out_makes_a_patch_unneeded_and_its_fact_is_kept(fo
 
     assert (report.outcome, report.reason) == ("unneeded", "clang 23 of the build accepts it")
     assert (source / "engine/launch.py").read_text() == LAUNCH
-    with pytest.raises(UsageError, match=r"no patch of the series is called 'tlie' \(did you mean 'tile'\?\)"):
-        check(series(folder), source, Facts(unneeded={"tlie": "x"}))
 
 
 def test_a_sign_in_the_tree_makes_a_patch_unneeded(folder, source):

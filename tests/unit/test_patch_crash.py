@@ -128,9 +128,8 @@ def test_only_the_folder_that_holds_the_files_is_exchanged(tmp_path, source):
     patch(tmp_path / "patches")
     inode, engine = source.stat().st_ino, (source / "engine").stat().st_ino
 
-    report = apply(series(tmp_path / "patches"), source, Facts())
+    apply(series(tmp_path / "patches"), source, Facts())
 
-    assert report.exchanged == source / "engine"
     assert source.stat().st_ino == inode
     assert (source / "engine").stat().st_ino != engine
 

@@ -179,7 +179,7 @@ def test_a_file_is_created_with_its_mode_and_once(tmp_path):
     first, source = run(tmp_path, CREATE)
     made_file = source / "tools" / "run.sh"
 
-    assert (first.outcome, first.files["tools/run.sh"].before) == ("applied", None)
+    assert (first.outcome, first.files[0].path, first.files[0].before) == ("applied", "tools/run.sh", None)
     assert made_file.read_text() == "#!/bin/sh\nexec python3 -m engine\n"
     assert made_file.stat().st_mode & 0o777 == 0o755
     assert run(tmp_path, CREATE)[0].outcome == "present"
@@ -200,7 +200,7 @@ def test_an_empty_file_is_created_from_gits_lines_alone(tmp_path):
 def test_a_file_is_deleted_only_when_it_is_the_one_that_is_meant(tmp_path):
     report, source = run(tmp_path, DELETE, {"engine/launch.py": "a\nb\n", "engine/keep.py": "x\n"})
 
-    assert (report.outcome, report.files["engine/launch.py"].after) == ("applied", None)
+    assert (report.outcome, report.files[0].path, report.files[0].after) == ("applied", "engine/launch.py", None)
     assert [path.name for path in (source / "engine").iterdir()] == ["keep.py"]
     assert run(tmp_path, DELETE)[0].outcome == "present"
     (source / "engine/launch.py").write_text("a\nb\nc\n")

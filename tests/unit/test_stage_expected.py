@@ -7,7 +7,7 @@ import pytest
 from builder.errors import UsageError
 from builder.models.stack import Ops, load_stack
 from builder.patching.apply import Facts
-from builder.stage.expected import expected_ops
+from builder.stage.inputs import expected_ops
 
 ROOT = Path(__file__).parents[2]
 SINCE, HERE, UNTIL = "a" * 40, "b" * 40, "c" * 40

@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 from builder.source.version import matches, suspicious
 from builder.verify.checks.spec import Finding, check, failed, listed, ok, skipped
 
@@ -126,7 +129,7 @@ def no_cuda_packages(distributions: Pairs) -> Finding:
     found = [
         f"{name} {version}"
         for name, version in distributions
-        if CUDA.match(_canonical(name)) or CUDA_VERSION.search(version)
+        if CUDA.match(canonicalize_name(name)) or CUDA_VERSION.search(version)
     ]
     return failed(listed(found)) if found else ok(f"{len(distributions)} distributions, none of them for CUDA")
 
@@ -159,10 +162,8 @@ def folders_have_one_owner(answer: Mapping[str, Any]) -> Finding:
 )
 def requirements_are_met(answer: Mapping[str, Any], stack: Stack) -> Finding:
     """What ``pip check`` finds, computed from the metadata: no requirement is missing or has another version."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    left_out = {_canonical(name) for name in (*stack.expect.unmet, *stack.requirements.left_out)}
-    versions = {_canonical(name): version for name, version in answer["distributions"]}
+    left_out = {canonicalize_name(name) for name in (*stack.expect.unmet, *stack.requirements.left_out)}
+    versions = {canonicalize_name(name): version for name, version in answer["distributions"]}
     wrong, count = [], 0
     for name, line in answer["requires"]:
         try:
@@ -170,7 +171,7 @@ def requirements_are_met(answer: Mapping[str, Any], stack: Stack) -> Finding:
             applies = required.marker is None or required.marker.evaluate({**answer["markers"], "extra": ""})
         except (InvalidRequirement, ValueError):
             continue  # an old egg's line that pip does not read either
-        wanted = _canonical(required.name)
+        wanted = canonicalize_name(required.name)
         if not applies or wanted in left_out:
             continue
         count += 1
@@ -182,10 +183,5 @@ def requirements_are_met(answer: Mapping[str, Any], stack: Stack) -> Finding:
     return failed(listed(wrong)) if wrong else ok(f"{count} requirements")
 
 
-def _canonical(name: str) -> str:
-    """Return a distribution's name as packaging compares it: case and runs of ``-_.`` do not count."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _same(one: str, other: str) -> bool:
-    return _canonical(one) == _canonical(other)
+    return canonicalize_name(one) == canonicalize_name(other)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LABEL = "io.gfx1100."
 CHAIN = "/usr/share/gfx1100"
+# the parts of the evidence that the inventory of the files tells
+FILES = ("links", "foreign", "libamd_smi", "secrets", "installed", "record")
 MISSING = {
     "answer": "only an image or a folder of packages can show this",
     "stack": "nothing says what is expected: name it with --stack",
