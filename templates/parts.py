@@ -32,7 +32,7 @@ def main() -> None:
         files = [path for path in files if not same(path, below + path)]
     parts = divided({path: os.lstat(path).st_size + OVERHEAD for path in files}, limit, count)
     for path in files:
-        if path.endswith(".pyc"):
+        if path.endswith(".pyc") and not os.path.islink(path):
             retime(path)
     for number, part in enumerate(parts):
         target = f"{PARTS}/{number}"
@@ -116,7 +116,9 @@ def make_parents(folder: str, target: str) -> None:
         return
     make_parents(os.path.dirname(folder), target)
     os.mkdir(target + folder)
-    os.chmod(target + folder, os.stat(folder).st_mode & 0o7777)
+    told = os.stat(folder)
+    os.chown(target + folder, told.st_uid, told.st_gid)
+    os.chmod(target + folder, told.st_mode & 0o7777)
 
 
 def fail(why: str) -> NoReturn:

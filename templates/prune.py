@@ -4,7 +4,8 @@
 hipBLASLt, MIOpen, AOTriton) and, with ``--strip``, fills their code objects inside shared libraries with zeros: the
 headers, the offsets and this architecture's bytes stay as they are, and zeros cost nothing to push and pull. Files that
 no architecture stay, and so does every library of the host. ``--check`` only says what it would do.
-The last line is JSON.
+The last line is JSON: files and bytes of each group before and after, as they lie on the disk and about as they are
+pushed.
 """
 
 import base64
@@ -15,6 +16,7 @@ import os
 import re
 import struct
 import sys
+import zlib
 from itertools import pairwise
 from typing import BinaryIO
 
@@ -32,6 +34,8 @@ TOKEN = re.compile(r"gfx(\d+-(\d+-)?generic|[0-9]+x+|[0-9a-f]+)")
 BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 ELF, AMDGPU = b"\x7fELF", 224
 MIB = 1 << 20
+SAMPLE = 16 * MIB  # of so much one MiB is packed, to tell how well the rest packs
+NOTHING = {"files": 0, "removed": 0, "before": 0, "after": 0, "packed_before": 0, "packed_after": 0}
 ELF_BYTES, ELF64 = 64, 2  # of an ELF-64 header and of a section's row; EI_CLASS
 BUNDLE_BYTES, ENTRY_BYTES = 32, 24  # magic and count; offset, size and length of the id
 MOST_ENTRIES, LONGEST_ID = 4096, 1024
@@ -45,9 +49,12 @@ def main() -> None:
     changed = set()
     for path, group in gpu_files(root):
         size = os.path.getsize(path)
-        told = groups.setdefault(group, {"files": 0, "removed": 0, "before": 0, "after": 0})
+        with open(path, "rb") as file:
+            pushed = packed(file, [(0, size)])
+        told = groups.setdefault(group, dict(NOTHING))
         told["files"] += 1
         told["before"] += size
+        told["packed_before"] += pushed
         if is_foreign(os.path.relpath(path, root), arch) and not is_host_library(path):
             told["removed"] += 1
             changed.add(os.path.abspath(path))
@@ -56,6 +63,7 @@ def main() -> None:
                 os.unlink(path)
         else:
             told["after"] += size
+            told["packed_after"] += pushed
     if strip:
         changed |= strip_all(root, arch, groups, check=check)
     if changed and not check:
@@ -100,7 +108,7 @@ def is_host_library(path: str) -> bool:
 
 def strip_all(root: str, arch: str, groups: "dict[str, dict[str, int]]", *, check: bool) -> "set[str]":
     """Zero other architectures' code objects in every library below a folder; return the files that changed."""
-    told = {"files": 0, "removed": 0, "before": 0, "after": 0}
+    told = dict(NOTHING)
     changed = set()
     for folder, _, names in os.walk(root):
         for name in sorted(names):
@@ -115,6 +123,9 @@ def strip_all(root: str, arch: str, groups: "dict[str, dict[str, int]]", *, chec
                 told["removed"] += len(ranges)
                 told["before"] += sum(size for _, size in ranges + kept)
                 told["after"] += sum(size for _, size in kept)
+                ours = packed(file, kept)
+                told["packed_before"] += ours + packed(file, ranges)
+                told["packed_after"] += ours
                 if not check:
                     before = [hash_of(file, at, size) for at, size in kept]
                     zero(file, ranges)
@@ -226,6 +237,19 @@ def read(file: BinaryIO, at: int, size: int) -> bytes:
     """Return bytes of a file from a place on."""
     file.seek(at)
     return file.read(size)
+
+
+def packed(file: BinaryIO, ranges: "list[tuple[int, int]]") -> int:
+    """Return about how many bytes ranges of a file take in a layer that is pushed, which is packed with gzip."""
+    whole = 0.0
+    for at, size in ranges:
+        seen = taken = 0
+        for place in range(at, at + size, SAMPLE if size > SAMPLE else MIB):
+            piece = read(file, place, min(MIB, at + size - place))
+            seen += len(piece)
+            taken += len(zlib.compress(piece, 1))
+        whole += taken * size / seen if seen else 0
+    return round(whole)
 
 
 def hash_of(file: BinaryIO, at: int, size: int) -> str:

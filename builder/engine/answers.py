@@ -27,6 +27,12 @@ HINTS = {
         "the registry speaks plain http: use a loopback address, or list it as insecure-registries of the engine",
     r"x509|certificate":
         "the engine does not trust the registry's certificate: put its CA into /etc/docker/certs.d/<registry>/ca.crt",
+    r"toomanyrequests|too many requests|\b429\b|rate limit":
+        "the registry limits how often it is asked: log in with `docker login`, or wait, then try again",
+    r"\b413\b|entity too large":
+        "the registry, or a proxy before it, takes no layer of this size: raise its limit, or take another registry",
+    r"\b50[0-9]\b|internal server error|bad gateway|service unavailable|deadline exceeded":
+        "the registry has a fault or is overloaded: try again; finished layers are kept",
     r"no such host|connection refused|i/o timeout|handshake timeout|network is unreachable|EOF|connection reset":
         "the registry cannot be reached from the engine's host: check its address and the network, then try again",
     r"no space left on device|disk quota":
@@ -48,7 +54,8 @@ def image(told: dict[str, Any], history: Iterable[dict[str, Any]]) -> Image:
         environment=tuple(config.get("Env") or ()),
         entrypoint=(*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())),
         user=config.get("User") or "",
-        size=int(told.get("Size") or 0),
+        # containerd's store says what it takes packed
+        size=max(int(told.get("Size") or 0), sum(int(layer.get("Size") or 0) for layer in layers)),
         history=tuple(layer.get("CreatedBy") or "" for layer in layers),
         layers=tuple(int(layer.get("Size") or 0) for layer in layers),
         healthcheck=() if health == ("NONE",) else health,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from builder.engine.port import Container, ContainerSpec, Engine, Image, Output
 
+# a system's own containerd and its data (https://github.com/containerd/containerd/blob/main/docs/ops.md)
+SHARED_CONTAINERD, CONTAINERD_ROOT = "/run/containerd/containerd.sock", Path("/var/lib/containerd")
 ASK_SECONDS = 60  # an engine that is silent longer than this over a question hangs
 WORK_SECONDS = 1800  # a registry may be silent this long while it takes in a layer of several GB
 PULL_SECONDS = 600  # a pull tells its progress all the time, but for the check of a large layer's sum
@@ -62,7 +64,10 @@ class DockerEngine:
 
     def data_root(self) -> Path:
         with answering(self.name, "say where it keeps its data"):
-            return Path(self._ask.info()["DockerRootDir"])
+            told = self._ask.info()
+        is_shared = (told.get("Containerd") or {}).get("Address") == SHARED_CONTAINERD
+        has_its_store = any("io.containerd.snapshotter.v1" in pair for pair in told.get("DriverStatus") or ())
+        return CONTAINERD_ROOT if is_shared and has_its_store else Path(told["DockerRootDir"])
 
     def capacity(self) -> tuple[int, int]:
         with answering(self.name, "say what its host has"):

@@ -33,6 +33,9 @@ INSTALL = (
 
 _BITCODE = ("amdgcn/bitcode", "lib/llvm/amdgcn/bitcode", "lib/clang/*/amdgcn/bitcode", "lib/clang/*/lib/amdgcn/bitcode")
 _BITCODE_DEBIAN = ("lib/llvm-*/lib/clang/*/amdgcn/bitcode", "lib/*-linux-gnu/amdgcn/bitcode")
+# as a child's status, and as a shell's
+_KILLED = (-9, 137)
+_MEMORY = re.compile(r"\bKilled\b|std::bad_alloc|[Oo]ut of memory|Cannot allocate memory")
 _ERROR = re.compile(r"^(?:\S.*?: )?(?:fatal )?error: .*$", re.MULTILINE)
 
 
@@ -215,6 +218,8 @@ def _failed(source: str, target: HipTarget, error: str) -> Compiled:
 
 
 def _first_error(done: Ran) -> str:
+    if done.returncode in _KILLED or _MEMORY.search(done.stderr):
+        return "the compiler was killed or found no more memory: fewer compilations at once (--jobs), or more memory"
     found = _ERROR.search(done.stderr)
     if found:
         return found[0].replace(f"{TREE}/", "").strip()

@@ -105,16 +105,18 @@ class InImage:
                 self.image, ["sh", "-c", _PACKED, "sh", *argv], files=inside, timeout=timeout, user="0:0"
             )
         except VerifyError as late:
-            raise BuildError(late.message, hint=late.hint) from late
+            raise BuildError(
+                f"`{argv[0]}` in the image {self.image} did not end within {timeout:.0f} s", hint=late.hint
+            ) from late
         try:
             made = _unpacked(done.stdout)
             status = int(made.pop("status"))
+            out, err = (made.pop(name).decode(errors="replace") for name in ("stdout", "stderr"))
         except (ValueError, KeyError, EOFError, OSError, zlib.error, tarfile.TarError) as broken:
             raise BuildError(
                 f"what `{argv[0]}` in the image {self.image} wrote did not arrive whole: "
                 f"{(done.stderr.strip() or str(broken))[-200:]} (status {done.returncode})"
             ) from broken
-        out, err = (made.pop(name).decode(errors="replace") for name in ("stdout", "stderr"))
         return Ran(returncode=status, stdout=out, stderr=err, files=made)
 
 

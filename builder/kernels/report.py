@@ -147,8 +147,20 @@ def _unproven(
                 failed = "".join(f"; {row.file}: {row.error}" for row in rows if row.when == "after" and row.error)
                 yield f"{patch}: no kernel {proof.isa} is among those that the stack compiles{failed}"
             for row in mine:
-                spills = next((old.figures.vgpr_spills for old, new in pairs if new is row and old.figures), None)
-                yield from (f"{patch}: {fault}" for fault in _proof_faults(row, proof, spills))
+                yield from (
+                    f"{patch}: {fault}" for fault in _proof_faults(row, proof, _spills_before(row, rows, pairs))
+                )
+
+
+def _spills_before(row: Row, rows: Sequence[Row], pairs: Sequence[tuple[Row, Row]]) -> int | None:
+    """Return how much a patched kernel spilled before: None where it was not, 0 where its file gave no figures.
+
+    What did not compile before has no figure that would allow it to spill now.
+    """
+    figures = next((old.figures for old, new in pairs if new is row), None)
+    if figures is not None:
+        return figures.vgpr_spills
+    return 0 if any(old.when == "before" and old.file == row.file and old.error for old in rows) else None
 
 
 def _proof_faults(row: Row, proof: Proof, spills_before: int | None) -> Iterator[str]:

@@ -86,7 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the whole thing, or with what follows the first byte that is asked for."""
-        kind, _, wanted = self.path.partition("?")[0].removeprefix(f"/v2/{self.name}/").partition("/")
+        # the name is what keeps other users of this host away
+        path, ours = self.path.partition("?")[0], f"/v2/{self.name}/"
+        kind, _, wanted = path.removeprefix(ours).partition("/") if path.startswith(ours) else ("", "", "")
         if self.path.rstrip("/") == "/v2":
             self._send(HTTPStatus.OK, b"{}", "application/json")
         elif kind == "manifests" and (entry := self.store.find(wanted)) is not None:
@@ -106,7 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, digest: str, size: int, kind: str) -> None:
         asked = re.fullmatch(r"bytes=([0-9]{1,18})-", self.headers.get("Range", ""))
-        begin = min(int(asked[1]), size) if asked else 0
+        begin = int(asked[1]) if asked else 0
+        if asked and begin >= size:
+            self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "RANGE_INVALID", f"it has {size} bytes")
+            return
         headers = {"Docker-Content-Digest": digest}
         if asked:
             headers["Content-Range"] = f"bytes {begin}-{size - 1}/{size}"

@@ -275,6 +275,27 @@ def test_the_first_byte_that_is_asked_for_is_the_first_that_comes():
             assert answer.headers["Content-Range"] == "bytes 3-9/10"
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/v2/app/blobs/x", {}, b"200"),
+        ("blobs/x", {}, b"404"),
+        ("/v2/other/blobs/x", {}, b"404"),
+        ("/x/v2/app/blobs/x", {}, b"404"),
+        ("/v2/app/blobs/x", {"Range": "bytes=10-"}, b"416"),
+    ],
+)
+def test_only_what_is_asked_for_by_the_name_and_within_its_size_is_served(path, headers, status):
+    class Store:
+        size = staticmethod(lambda _: 10)
+        blob = staticmethod(lambda _, write: write(b"0123456789"))
+
+    lines = [f"GET {path} HTTP/1.0", *(f"{key}: {value}" for key, value in headers.items()), "", ""]
+    with serve(Store(), "app") as repository, socket.create_connection(_place(repository), timeout=30) as client:
+        client.sendall("\r\n".join(lines).encode())
+        assert client.makefile("rb").readline().split()[1] == status
+
+
 def test_an_engine_that_tries_tls_first_is_told_in_http_that_there_is_none():
     hello = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03"  # no line end in it, for which an http server would wait
 

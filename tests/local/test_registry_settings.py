@@ -15,8 +15,10 @@ from builder.engine.buildkit import Builder
 from builder.engine.port import Output
 from builder.errors import UsageError
 from builder.models.record import Published, write_record
+from builder.models.stack import stack_names
 from builder.registry.room import free_bytes
 from builder.settings import load_settings
+from builder.stage.render import dockerfile_path
 
 
 @pytest.fixture
@@ -124,3 +126,9 @@ def test_the_workflow_never_runs_for_a_pull_request_and_signs_what_it_publishes(
     assert value["permissions"] == {}
     assert json.dumps(value["jobs"]["native"]["permissions"]).count("write") == 1
     assert "--sign keyless" in text
+    # every stack can be asked for, also one that compiles nothing
+    root = Path(__file__).parents[2]
+    assert sorted(value["on"]["workflow_dispatch"]["inputs"]["stack"]["options"]) == sorted(stack_names(root))
+    stages = {name: " AS native-build\n" in dockerfile_path(root, name).read_text() for name in stack_names(root)}
+    assert [name for name, compiles in stages.items() if not compiles] == ["vllm-upstream"]
+    assert "grep --quiet ' AS native-build$' \"dockerfiles/$STACK/Dockerfile\"" in text

@@ -36,6 +36,10 @@ def test_a_push_that_names_no_digest_has_none(status):
         ('Get "https://h/v2/": http: server gave HTTP response to HTTPS client', "insecure-registries"),
         ("x509: certificate signed by unknown authority", "certs.d"),
         ("dial tcp: lookup h: no such host", "cannot be reached"),
+        ("toomanyrequests: you have reached your pull rate limit", "docker login"),
+        ("error parsing HTTP 413 response body", "takes no layer of this size"),
+        ("received unexpected HTTP status: 503 Service Unavailable", "try again"),
+        ("context deadline exceeded", "try again"),
         ("write /x: no space left on device", "docker system df"),
     ],
 )
@@ -117,3 +121,9 @@ def test_an_image_tells_its_health_check_and_the_size_of_each_step(config, expec
     made = answers.image({"Id": DIGEST, "Config": config}, iter(steps))
     assert made.healthcheck == expected
     assert dict(zip(made.history, made.layers, strict=True)) == {"USER 1": 0, "RUN make": 5}
+
+
+@pytest.mark.parametrize("told", [3, 90])
+def test_an_image_is_as_large_as_its_layers_unpacked_whatever_the_engine_says_of_it_packed(told):
+    made = answers.image({"Id": DIGEST, "Size": told}, [{"CreatedBy": "a", "Size": 40}, {"CreatedBy": "b", "Size": 50}])
+    assert made.size == 90

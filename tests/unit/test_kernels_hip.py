@@ -21,6 +21,8 @@ esac; last=$1; shift; done
 %s
 """
 
+KILLED = "the compiler was killed or found no more memory: fewer compilations at once (--jobs), or more memory"
+
 
 def program(path: Path, release: int = 19, body: str = "") -> Path:
     """Write a stand-in for clang; ``$last`` is the source, ``$out`` the assembly."""
@@ -144,7 +146,9 @@ def test_wanted_kernels_are_rows_with_their_markers_and_a_missing_one_is_an_erro
             "csrc/copy.cu:3:1: error: no such thing",
         ),
         ("echo 'fatal error: cannot open file' >&2; exit 1", "fatal error: cannot open file"),
-        ("echo 'Killed' >&2; exit 137", "the compiler ended with status 137: Killed"),
+        ("echo 'Killed' >&2; exit 137", KILLED),
+        ("kill -9 $$", KILLED),
+        ("echo 'clang: error: unable to execute command: Killed' >&2; exit 254", KILLED),
         ("exit 2", "the compiler ended with status 2: it said nothing"),
         (': > "$out"; echo "it:" > "$files"', "the file compiles, but holds no kernel"),
     ],

@@ -68,7 +68,7 @@ def test_a_compiler_that_does_not_end_is_a_failed_build():
         def run_once(self, *_, **__):
             raise VerifyError("`sh` in x did not end within 1 s and was killed")
 
-    with pytest.raises(BuildError, match="did not end within 1 s"):
+    with pytest.raises(BuildError, match=r"^`hipcc` in the image x did not end within 1 s$"):
         InImage(engine=Slow(), image="x").run(["hipcc"], timeout=1)
 
 

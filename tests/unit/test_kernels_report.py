@@ -89,6 +89,8 @@ def test_a_new_file_that_does_not_compile_is_a_fault_too():
         ),
         ([row("before", spills=1), row(spills=2)], {"no_new_spills": True}, "copy spills 2 registers, 1 before"),
         ([row("before", spills=2), row(spills=2)], {"no_new_spills": True}, ""),
+        ([row("before", error="odd"), row(spills=2)], {"no_new_spills": True}, "copy spills 2 registers, 0 before"),
+        ([row("before", error="odd"), row(spills=0)], {"no_new_spills": True}, ""),
         ([row(spills=2)], {"no_new_spills": True}, ""),
         ([row(vgpr=129)], {"max_vgprs": 128}, "uses 129 vector registers, at most 128"),
         ([row(vgpr=128)], {"max_vgprs": 128}, ""),

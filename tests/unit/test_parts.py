@@ -179,6 +179,21 @@ def test_parts_that_do_not_hold_the_whole_are_an_error_and_no_larger_layer(divid
         divide(venv, count=2)
 
 
+def test_a_link_is_moved_as_it_is_and_what_it_leads_to_is_left_alone(divide, tmp_path):
+    outside = tmp_path / "outside.pyc"
+    outside.write_bytes(b"x" * 16)
+    venv = put(tmp_path / "venv", {"a.py": "a"})
+    (venv / "a.pyc").symlink_to(outside)
+    (venv / "folder.pyc").symlink_to(tmp_path)
+    before = outside.stat().st_mtime
+
+    *_, last = divide(venv)
+
+    assert (last / "a.pyc").readlink() == outside
+    assert (last / "folder.pyc").readlink() == tmp_path
+    assert (outside.stat().st_mtime, outside.read_bytes()) == (before, b"x" * 16)
+
+
 @given(st.lists(st.integers(0, 60 * MB), max_size=40), st.integers(1, 6))
 def test_every_file_is_in_one_part_and_no_part_is_above_the_limit(parts, sizes, count):
     named = {f"{number:02}": size for number, size in enumerate(sizes)}

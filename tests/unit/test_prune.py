@@ -5,6 +5,7 @@ import csv
 import hashlib
 import importlib.util
 import json
+import random
 import struct
 import subprocess
 import sys
@@ -67,7 +68,8 @@ def run(root, *words):
 def test_files_of_other_architectures_go_and_all_else_stays(tree):
     groups, _ = run(tree)
     assert {name: (tree / name).exists() for name in FILES} == FILES
-    assert groups["rocblas"] == {"files": 6, "removed": 3, "before": 600, "after": 300}
+    packed = {"packed_before": 72, "packed_after": 36}
+    assert groups["rocblas"] == {"files": 6, "removed": 3, "before": 600, "after": 300, **packed}
     assert sorted(groups) == ["aotriton", "hipblaslt", "miopen", "rocblas"]
 
 
@@ -77,6 +79,20 @@ def test_a_check_says_the_same_and_removes_nothing(tree):
     assert told["rocblas"]["removed"] == 3
     assert text.count("would remove") == sum(not kept for kept in FILES.values())
     assert run(tree)[0] == told
+
+
+def test_what_is_pushed_is_told_within_a_few_percent_of_what_gzip_makes_of_it(prune, tmp_path):
+    # half of it packs to nothing, in a stretch longer than the way from one sample to the next
+    noise, zeros = random.Random(1).randbytes(32 << 20), bytes(32 << 20)
+    path = tmp_path / "library"
+    path.write_bytes(noise + zeros)
+    with path.open("rb") as file:
+        told = prune.packed(file, [(0, path.stat().st_size)])
+        small = prune.packed(file, [(0, 5), (32 << 20, 3 << 20)])
+    assert told == pytest.approx(len(zlib.compress(path.read_bytes(), 1)), rel=0.05)
+    assert small == pytest.approx(len(zlib.compress(noise[:5], 1)) + len(zlib.compress(zeros[: 3 << 20], 1)), rel=0.05)
+    with path.open("rb") as file:
+        assert prune.packed(file, []) == prune.packed(file, [(0, 0)]) == 0
 
 
 def test_pruning_again_removes_nothing(tree):

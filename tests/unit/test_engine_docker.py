@@ -1,4 +1,4 @@
-"""A log that is followed to its end, over engines that answer as they like."""
+"""What docker-py's client is asked, over engines that answer as they like."""
 
 from types import SimpleNamespace
 
@@ -56,3 +56,19 @@ def test_a_container_that_is_being_removed_has_no_more_to_say(status):
 def test_an_engine_that_fails_at_the_end_of_a_log_is_told():
     with pytest.raises(HostError, match="read the log of x"):
         following([b"one\n"], refusal(500))
+
+
+@pytest.mark.parametrize(
+    ("store", "containerd", "root"),
+    [
+        ("overlay2", "/run/containerd/containerd.sock", "/data"),
+        ("io.containerd.snapshotter.v1", "/run/containerd/containerd.sock", "/var/lib/containerd"),
+        ("io.containerd.snapshotter.v1", "/var/run/docker/containerd/containerd.sock", "/data"),
+    ],
+)
+def test_images_lie_with_the_systems_containerd_when_its_store_keeps_them(store, containerd, root):
+    told = {"DockerRootDir": "/data", "DriverStatus": [["driver-type", store]], "Containerd": {"Address": containerd}}
+    engine = object.__new__(DockerEngine)
+    engine.name = "docker"
+    engine._ask = SimpleNamespace(info=lambda: told)
+    assert str(engine.data_root()) == root
