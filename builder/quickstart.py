@@ -18,6 +18,7 @@ from builder.models.profile import load_profile
 from builder.models.record import image_reference
 from builder.models.stack import load_stack
 from builder.registry.pull import pull
+from builder.registry.relay import drop_names
 from builder.stage.context import Origin
 from builder.verify.trace import Trace, trace
 
@@ -101,7 +102,7 @@ def walk(root: Path, *, settings: Settings, console: Console, install: bool, kee
         )
         reference = image_reference(done.record)
         console.step(f"published {reference}, {done.pushed_bytes / 1e6:.1f} MB pushed")
-        _forget(engine, done.record)
+        _forget(engine, done.record, console)
         pulled = pull(engine, reference, records=records, settings=settings, on_progress=console.detail)
         console.step(f"pulled {pulled.pulled_bytes / 1e6:.1f} MB by digest; the record agrees")
         deployment = serve(engine, profile, pulled.image, reference=reference, state=settings.state, console=console)
@@ -112,11 +113,11 @@ def walk(root: Path, *, settings: Settings, console: Console, install: bool, kee
     return Walk(deployment=deployment, chain=chain, seconds=time.monotonic() - started)
 
 
-def _forget(engine: Engine, record: Record) -> None:
+def _forget(engine: Engine, record: Record, console: Console) -> None:
     """Take the image from the engine, so that the pull brings it from the registry as it does on a GPU host."""
     image = engine.image(record.image_id)
-    for name in (*image.tags, *image.repo_digests) if image else ():
-        engine.untag(name)
+    # the container of a run that was killed may need it still
+    drop_names(engine, (*image.tags, *image.repo_digests) if image else (), console.step)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ from builder.engine.base import bootstrap_base
 from builder.engine.buildkit import find_builder
 from builder.errors import BuildError, UsageError, VerifyError
 from builder.files import canonical_json, sha256, sha256_file, write_atomic
-from builder.models.record import Record, timestamp, write_record
+from builder.models.record import Record, read_record, record_path, timestamp, write_record
+from builder.registry.publish import image_tag
 from builder.registry.reference import parse_reference
 from builder.resolve.wheelhouse import require_full
 from builder.stage.context import Context, Origin, make_context
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
 
     from builder.build.image import BuiltImage
     from builder.console import Console
-    from builder.engine.port import Engine
+    from builder.engine.port import Engine, Image
     from builder.kernels.report import Report
     from builder.models.lock import Lock
+    from builder.models.record import Published
     from builder.models.stack import Stack
     from builder.patching.series import Series
     from builder.settings import Settings
@@ -89,7 +91,7 @@ def build(job: Job, records: Path) -> tuple[Record, Path]:
     """
     with _staged(job) as (context, image, kernels):
         built = image(
-            tags=(f"gfx1100/{job.stack.name}:{context.commit[:12]}",),
+            tags=(f"gfx1100/{job.stack.name}:{image_tag(job.stack.rocm, context.commit, context.patches)}",),
             labels={
                 LABEL + "dockerfile-sha256": context.dockerfile_sha256,
                 LABEL + "context-sha256": context.context_sha256,
@@ -214,6 +216,7 @@ def _verified(job: Job, context: Context, image_id: str, kernels: Report | None,
         unproven=stack.unproven,
         verification=found,
     )
+    record = record.model_copy(update={"published": _published(job, records, record, image)})
     path = write_record(records, record)
     failed = [check for check in found.checks if check.status == "failed"]
     if failed:
@@ -225,3 +228,17 @@ def _verified(job: Job, context: Context, image_id: str, kernels: Report | None,
     for line in stack.unproven:
         console.note(f"  not proven by this rehearsal: {line}")
     return record, path
+
+
+def _published(job: Job, records: Path, record: Record, image: Image) -> Published | None:
+    """Return where the same image was published before, as long as the engine knows it by that digest."""
+    path = record_path(records, record.stack, record.image_id)
+    if not path.exists():
+        return None
+    try:
+        before = read_record(path)
+    except UsageError as trouble:
+        job.console.note(f"  replaced: {trouble.message}")
+        return None
+    is_same = (before.image_id, before.context_sha256) == (record.image_id, record.context_sha256)
+    return before.published if is_same and before.published and before.published.digest in image.digests else None

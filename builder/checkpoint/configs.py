@@ -84,12 +84,12 @@ def read_configs(folder: Path) -> Configs:
         _place(CONFIG, (*above, key), at(model, above)[key], text)
         for key in KEYS
         for above in outer + inner
-        if isinstance(at(model, above).get(key), dict)
+        if _holds(at(model, above), key, CONFIG)
     ]
     for name in SECOND:
         if (folder / name).exists():
             text, value = _read(folder / name)
-            keys = KEYS[:1] if isinstance(value.get(KEYS[0]), dict) else ()
+            keys = KEYS[:1] if _holds(value, KEYS[0], name) else ()
             found.append(_place(name, keys, at(value, keys), text))
     # AutoRound has written files that name another method than config.json does, around the same rules
     shared = [
@@ -114,6 +114,13 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(value, dict):
         raise UsageError(f"{path} is no JSON object")
     return text, value
+
+
+def _holds(value: dict[str, Any], key: str, file: str) -> bool:
+    held = value.get(key)
+    if held is not None and not isinstance(held, dict):
+        raise UsageError(f"{file} {key} is {str(held)[:60]!r}, which no engine can read")
+    return held is not None
 
 
 def _place(file: str, keys: tuple[str, ...], config: dict[str, Any], text: str) -> Place:

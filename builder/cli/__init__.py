@@ -75,6 +75,9 @@ def main() -> None:
     """Run the program and end with the exit code of what happened."""
     # so that what was started is stopped: a plain SIGTERM would skip every `finally`
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # a terminal that goes; nohup has said already that it shall not matter
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     # what stands after -- is no option of ours; the parser may fail before it has read any option
     ours = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
     console = Console(as_json="--json" in ours)

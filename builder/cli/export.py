@@ -71,12 +71,12 @@ def export(
 
 
 def _newest(state: State, profile: Profile) -> str:
-    from builder.cli.publishing import newest_record
+    from builder.cli.publishing import newest_verified
     from builder.models.record import image_reference
 
     if profile.stack is None:
         raise UsageError(f"{profile.name} has no stack: its image is yours to name", hint="--image REPOSITORY@sha256:…")
-    return image_reference(newest_record(state, profile.stack))
+    return image_reference(newest_verified(state, profile.stack))
 
 
 def _host() -> Host | None:

@@ -102,7 +102,7 @@ def render(
     from builder.stage.render import render as rendered
 
     state: State = context.obj
-    if (stack is None) != everything:
+    if (stack is None) != everything or stack == "":
         raise UsageError("name a stack, or give --all")
     diffs, names = [], [stack] if stack else stack_names(state.root)
     for name in names:

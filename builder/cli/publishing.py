@@ -139,6 +139,20 @@ def newest_record(state: State, stack: str) -> Record:
     return records[-1]
 
 
+def newest_verified(state: State, stack: str) -> Record:
+    """Return the newest record of a stack, whose image may be run.
+
+    Raises:
+        UsageError: There is none.
+        VerifyError: It was not verified, or failed.
+    """
+    from builder.registry.publish import require_verified
+
+    record = newest_record(state, stack)
+    require_verified(record)
+    return record
+
+
 def repository_of(state: State, stack: str) -> str:
     """Return the repository that a stack is published to: what the settings say, else where its newest record went.
 

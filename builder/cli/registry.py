@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli.state import State
-from builder.errors import RegistryError
+from builder.errors import RegistryError, UsageError
 
 if TYPE_CHECKING:
     from builder.models.record import Record
@@ -57,6 +57,8 @@ def bundle(
     from builder.cli.publishing import newest_record
 
     state: State = context.obj
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder", hint=f"name a file in it, such as -o {output / stack}.tar")
     done = _bundled(state, newest_record(state, stack), output)
     state.console.result(
         {"file": str(done.path), "digest": done.digest, "artifacts": done.artifacts, "bytes": done.size},

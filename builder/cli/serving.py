@@ -42,13 +42,13 @@ def serve(
 
     Example: gfx1100 serve vllm-octave-256k --model /srv/models/Qwen3.8-27B-W4A16
     """
-    from builder.cli.publishing import newest_record
+    from builder.cli.publishing import newest_verified
     from builder.deploy.launch import launch
 
     state: State = context.obj
     wanted = _profile(state, profile)
     if image is None and wanted.stack is not None:
-        newest_record(state, wanted.stack)  # what is missing here is told before an engine is asked
+        newest_verified(state, wanted.stack)  # what is missing here is told before an engine is asked
     done = launch(
         state.engine,
         wanted,
@@ -179,14 +179,14 @@ def _contexts(text: str | None) -> tuple[int, ...] | None:
 
 def _image(state: State, profile: Profile, named: str | None) -> tuple[Image, str]:
     """Return the image to serve and what history calls it, pulled when it is not on the engine yet."""
-    from builder.cli.publishing import newest_record
+    from builder.cli.publishing import newest_verified
     from builder.models.record import image_reference
     from builder.registry.pull import held_image, pull
     from builder.registry.reference import parse_reference
 
     if profile.stack is None:
         return _foreign_image(state, profile, named)
-    record = None if named else newest_record(state, profile.stack)
+    record = None if named else newest_verified(state, profile.stack)
     reference = image_reference(record) if record else named or ""
     image = held_image(state.engine, record) if record else state.engine.image(reference)
     if image is None:

@@ -49,6 +49,8 @@ def verify(
     from builder.verify.run import verify_image
 
     state: State = context.obj
+    if not target:
+        raise UsageError("the target is empty", hint="name a wheel, a folder of packages, a library or an image")
     if (target.startswith(PATHS[0]) or target.endswith(PATHS[1])) and not Path(target).exists():
         raise UsageError(f"{target} is not there", hint="name a wheel, a folder of packages, a library or an image")
     if Path(target).exists():

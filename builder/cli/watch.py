@@ -50,7 +50,7 @@ def watch(
     from builder.watch.run import watch as watch_one
 
     state: State = context.obj
-    if (stack is None) != everything:
+    if (stack is None) != everything or stack == "":
         raise UsageError("name a stack, or give --all")
     if everything and (source or ref or pin):
         raise UsageError("--source, --ref and --pin belong to one stack")

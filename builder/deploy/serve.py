@@ -139,6 +139,7 @@ def serve(
             switch.fall_back()
             append(state, profile.name, _entry(image, reference, placement, time.monotonic() - began, trouble))
             if not isinstance(trouble, ToolError):
+                console.note(f"{profile.name} was interrupted; {switch.now}")
                 raise
             raise DeployError(f"{trouble.message}\n{profile.name} failed; {switch.now}", hint=trouble.hint) from trouble
         entry = _entry(image, reference, placement, answer.seconds, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from builder.deploy.history import Entry, append
@@ -34,6 +34,7 @@ class Switch:
         old: The profile's own container, in whatever state, or None.
         fresh: The new container, which was not started.
         standing: The running deployments that the new one cannot run beside.
+        begun: Ids of those that were told to stop, which may take a while yet.
         now: What runs after a way back, in words.
     """
 
@@ -44,6 +45,7 @@ class Switch:
     old: Container | None
     fresh: Container
     standing: list[Container]
+    begun: set[str] = field(default_factory=set)
     now: str = "nothing runs"
 
     @property
@@ -55,6 +57,7 @@ class Switch:
         """Stop what holds the port or the cards."""
         for one in self.standing:
             self.console.step(f"stopping {one.name}, which holds the port or a card of the new one")
+            self.begun.add(one.id)
             self.engine.keep_running(one.id, always=False)
             self.engine.stop(one.id, timeout=STOP_SECONDS)
         cards_free()
@@ -84,6 +87,9 @@ class Switch:
         back = []
         for one in self.standing:
             self.console.step(f"bringing {one.name} back")
+            if one.id in self.begun:
+                # one that an interrupt left on its way down still runs, and even answers
+                engine.stop(one.id, timeout=STOP_SECONDS)
             here = engine.container(one.id)
             if here is not None and here.name == name + PREVIOUS:
                 engine.rename(one.id, name)

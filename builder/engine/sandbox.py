@@ -9,6 +9,7 @@ import json
 import math
 import stat
 import tarfile
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from builder.engine.port import Output
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import docker
 
 PURPOSE = {"org.gfx1100.purpose": "one-shot"}
+LEFT_SECONDS = 3600  # a program that still needs its container has come back to it by then
 LOG_LIMIT = "32m"  # of a program that writes without end only the last is kept
 LINKS = 16  # symbolic links in a row, fewer than the kernel's 40
 # the bits of Go's os.FileMode, which the engine's path answer uses (https://pkg.go.dev/io/fs#FileMode)
@@ -43,6 +45,7 @@ def run_once(
     from docker.types import LogConfig, Mount
 
     binds = [Mount(seen, host, type="bind", read_only=True) for host, seen in (mounts or {}).items()]
+    _sweep(client)
     made = client.create_container(
         image,
         entrypoint=[argv[0]],
@@ -84,6 +87,7 @@ def run_once(
 
 def read_files(client: docker.APIClient, image: str, paths: Sequence[str], *, limit: int) -> dict[str, bytes]:
     """Return files of an image; what is missing or no regular file is left out."""
+    _sweep(client)
     # an image without a command of its own needs some word here; it never runs
     made = client.create_container(image, entrypoint=["none"], labels=PURPOSE, use_config_proxy=False)["Id"]
     try:
@@ -102,6 +106,25 @@ def tar_of_folders(names: Sequence[str], *, user: int, group: int) -> bytes:
             member.type, member.mode, member.uid, member.gid = tarfile.DIRTYPE, stat.S_IRWXU, user, group
             archive.addfile(member)
     return whole.getvalue()
+
+
+def _sweep(client: docker.APIClient) -> None:
+    """Remove containers that programs left which were killed; what another program may still read stays."""
+    import docker.errors
+
+    stopped = {"label": [f"{key}={value}" for key, value in PURPOSE.items()], "status": ["created", "exited", "dead"]}
+    before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
+    for one in client.containers(all=True, filters=stopped):
+        if datetime.fromtimestamp(one["Created"], UTC) > before:
+            continue
+        try:
+            # what ran for long may have ended just now; of one that never ran this is the year 1
+            if datetime.fromisoformat(client.inspect_container(one["Id"])["State"]["FinishedAt"]) < before:
+                client.remove_container(one["Id"], v=True)
+        except docker.errors.APIError as error:
+            # another program removes it, or started it
+            if error.status_code not in {http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT}:
+                raise
 
 
 def _read(client: docker.APIClient, made: str, path: str, limit: int) -> bytes | None:

@@ -209,7 +209,7 @@ def _system(host: Host) -> Iterator[HostCheck]:
             fix="sudo mount -o remount,size=16G /dev/shm, or give containers a --shm-size" if small else "",
         )
     limits = facts["limits"]
-    if limits.get("nofile", "").isdigit() and int(limits["nofile"]) < OPEN_FILES // 64:
+    if (limits.get("nofile") or "").isdigit() and int(limits["nofile"]) < OPEN_FILES // 64:
         yield HostCheck(
             id="limits",
             status="warning",

@@ -126,7 +126,7 @@ def read_host(root: Path = Path("/"), *, rootless: bool = False) -> Host:
     """Return this machine, or the host whose copy lies below ``root``.
 
     Raises:
-        UsageError: ``root`` holds no ``sys`` folder, or its host.json is no JSON.
+        UsageError: ``root`` holds no ``sys`` folder, or one of its files is not of the form that it must have.
     """
     if not (root / "sys").is_dir():
         raise UsageError(
@@ -135,7 +135,7 @@ def read_host(root: Path = Path("/"), *, rootless: bool = False) -> Host:
     try:
         facts = reader.read(root)
     except ValueError as trouble:
-        raise UsageError(f"{root}: {trouble}") from trouble
+        raise UsageError(f"the host below {root} cannot be read: {trouble}") from trouble
     return host_of(facts, where="this machine" if root == Path("/") else str(root), local=True, rootless=rootless)
 
 

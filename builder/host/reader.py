@@ -52,21 +52,26 @@ def read(root: Path) -> Facts:
 
 def _gpu(root: Path, aside: Facts, node: Path) -> Facts:
     said = _properties(node / "properties")
-    version = int(said.get("gfx_target_version", "0"))
-    location, domain = int(said.get("location_id", "0")), int(said.get("domain", "0"))
+    version, location, domain, minor, simds = (
+        _whole(said.get(key, "0"), f"{node}/properties: {key}")
+        for key in ("gfx_target_version", "location_id", "domain", "drm_render_minor", "simd_count")
+    )
     pci = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
-    minor = int(said.get("drm_render_minor", "0"))
     device = root / "sys/bus/pci/devices" / pci
     if not device.is_dir():
         device = root / CARD / f"renderD{minor}" / "device"
-    banks = [_properties(bank / "properties") for bank in _children(node / "mem_banks")]
-    heap = sum(int(b.get("size_in_bytes", "0")) for b in banks if b.get("heap_type") in DISCRETE_HEAPS)
+    banks = {bank: _properties(bank / "properties") for bank in _children(node / "mem_banks")}
+    heap = sum(
+        _whole(b.get("size_in_bytes", "0"), f"{bank}/properties: size_in_bytes")
+        for bank, b in banks.items()
+        if b.get("heap_type") in DISCRETE_HEAPS
+    )
     numbers = {name: _number(device / f"mem_info_{name}") for name in ("vram_total", "vram_used", "vis_vram_total")}
     return {
         "gpu_id": _text(node / "gpu_id"),
         "gfx": f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}",
         "pci": pci,
-        "simds": int(said.get("simd_count", "0")),
+        "simds": simds,
         "vram_bytes": numbers["vram_total"] or heap,
         "vram_used": numbers["vram_used"],
         "visible_bytes": numbers["vis_vram_total"],
@@ -134,13 +139,14 @@ def _node(root: Path, aside: Facts, name: str) -> Facts | None:
 
 
 def _memory(root: Path) -> Facts:
-    lines = (_text(root / "proc/meminfo") or "").splitlines()
-    said = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if len(line.split()) > 1}
+    path = root / "proc/meminfo"
+    rows = [line.split(":")[:1] + line.split()[1:2] for line in (_text(path) or "").splitlines()]
+    said = {row[0]: _whole(row[1], f"{path}: {row[0]}") * 1024 for row in rows if row[1:]}
     return {"total": said.get("MemTotal"), "available": said.get("MemAvailable")}
 
 
 def _shm(root: Path, aside: Facts) -> int | None:
-    if "shm_bytes" in aside:
+    if aside.get("shm_bytes") is not None:
         return int(aside["shm_bytes"])
     try:
         found = os.statvfs(root / "dev/shm")
@@ -170,12 +176,44 @@ def _aside(root: Path) -> Facts:
     # the real root is never overridden by a file that happens to lie there
     if root.resolve() == Path("/"):
         return {}
-    value = json.loads(_text(root / "host.json") or "{}")
-    return value if isinstance(value, dict) else {}
+    path = root / "host.json"
+    try:
+        value = json.loads(_text(path) or "{}")
+    except (ValueError, RecursionError) as trouble:
+        raise ValueError(f"{path} is no JSON: {trouble}") from trouble
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is no JSON object")  # noqa: TRY004 - callers expect ValueError of any file
+    nodes, user = value.get("nodes", {}), value.get("user", {})
+    for key, sound in (
+        ("nodes", isinstance(nodes, dict) and all(one is None or _is_node(one) for one in nodes.values())),
+        ("user", isinstance(user, dict) and _is_user(user)),
+        ("engine", isinstance(value.get("engine") or "", str)),
+        *((key, isinstance(value.get(key) or 0, int)) for key in ("shm_bytes", "disk_free")),
+    ):
+        if not sound:
+            raise ValueError(f"{path}: {key} is {value[key]!r}, which is not of the form that a host has")
+    return value
+
+
+def _is_node(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), int) for key in ("gid", "mode"))
+
+
+def _is_user(value: Facts) -> bool:
+    groups = value.get("groups", [])
+    numbers = [value.get("uid", 0), *groups] if isinstance(groups, list) else [None]
+    return all(isinstance(number, int) for number in numbers)
 
 
 def _simds(node: Path) -> int:
-    return int(_properties(node / "properties").get("simd_count", "0"))
+    return _whole(_properties(node / "properties").get("simd_count", "0"), f"{node}/properties: simd_count")
+
+
+def _whole(text: str, where: str) -> int:
+    try:
+        return int(text)
+    except ValueError as trouble:
+        raise ValueError(f"{where} is {text!r}, which is no whole number") from trouble
 
 
 def _properties(path: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
-from builder.files import read_text
+from builder.files import MIB, read_text
 from builder.lint.command import Box, Command, Option
 from builder.lint.words import of_words, split
 from builder.models.base import parse_yaml
@@ -82,9 +82,10 @@ def of_compose(path: Path, *, service: str | None = None, version: str | None = 
         version: The engine's version.
 
     Raises:
-        UsageError: No service starts an engine, or several do and none is named; a command has an open quotation mark.
+        UsageError: No service starts an engine, or several do and none is named; a command has an open quotation mark;
+            a key is of a wrong form, or the file is larger than 1 MiB.
     """
-    services = _interpolated(parse_yaml(read_text(path), path).get("services"), path)
+    services = _interpolated(parse_yaml(read_text(path, limit=MIB), path).get("services"), path)
     if not isinstance(services, dict):
         raise UsageError(f"{path} has no services")
     if service is not None and service not in services:
@@ -94,8 +95,9 @@ def of_compose(path: Path, *, service: str | None = None, version: str | None = 
     for name, value in services.items():
         if (service == name or (service is None and name not in awaited)) and isinstance(value, dict):
             words = [word for key in WORDS for word in _words(value.get(key), f"{path}: {key} of {name}: ")]
+            environment = _environment(value.get("environment"), f"{path}: environment of {name}: ")
             try:
-                found[name] = _service(value, words, version)
+                found[name] = _service(value, words, environment, version)
             except UsageError:
                 if service is not None:
                     raise
@@ -141,7 +143,7 @@ def _awaited(services: dict[str, Any]) -> set[str]:
     }
 
 
-def _service(value: dict[str, Any], words: list[str], version: str | None) -> Command:
+def _service(value: dict[str, Any], words: list[str], environment: Mapping[str, str], version: str | None) -> Command:
     """Return a compose service as if it were a docker run line."""
     options = [Option(flag=flag, values=(str(one),)) for key, flag in LISTS.items() for one in _listed(value.get(key))]
     for key, flag in SINGLE.items():
@@ -149,9 +151,6 @@ def _service(value: dict[str, Any], words: list[str], version: str | None) -> Co
             options.append(Option(flag=flag, values=(str(value[key]),)))
     if value.get("privileged"):
         options.append(Option(flag="--privileged"))
-    given = value.get("environment") or {}
-    pairs = given.items() if isinstance(given, dict) else (str(one).partition("=")[::2] for one in given)
-    environment = {str(name): "" if held is None else str(held) for name, held in pairs}
     box = Box(options=tuple(options), image=str(value.get("image") or ""))
     return of_words(words, environment, box=box, version=version)
 
@@ -167,8 +166,17 @@ def _volume(one: dict[str, Any]) -> str:
     return ends + (":ro" if one.get("read_only") else "")
 
 
-def _words(value: str | list[object] | None, where: str) -> list[str]:
+def _words(value: object, where: str) -> list[str]:
+    if value is not None and not isinstance(value, str | list):
+        raise UsageError(f"{where}a text or a list is expected, found {value!r}")
     return split(value, where) if isinstance(value, str) else [str(word) for word in value or ()]
+
+
+def _environment(value: object, where: str) -> dict[str, str]:
+    if value is not None and not isinstance(value, dict | list):
+        raise UsageError(f"{where}a mapping or a list is expected, found {value!r}")
+    pairs = value.items() if isinstance(value, dict) else (str(one).partition("=")[::2] for one in value or ())
+    return {str(name): "" if held is None else str(held) for name, held in pairs}
 
 
 def _interpolated(value: Any, path: Path) -> Any:  # noqa: ANN401 - any YAML value

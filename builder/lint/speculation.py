@@ -163,15 +163,19 @@ def json_flags_are_json(command: Command) -> Iterator[Found]:
     """Find a JSON flag whose value is no JSON object; a shell that ate the quotes is the usual cause."""
     for flag in ("--kv-transfer-config", SPEC, "--compilation-config", "--override-generation-config"):
         value = command.get(flag)
-        if not value:
+        if not value or value.startswith("$"):  # a variable that is not known here
             continue
+        # vLLM takes a level of compilation as well
+        forms = (dict, int) if flag == "--compilation-config" else (dict,)
         try:
-            sound = isinstance(json.loads(value), dict)
+            sound = isinstance(json.loads(value), forms)
         except ValueError:
             sound = False
-        if not sound and value.lstrip().startswith("{"):
+        if not sound:
             yield Found(
-                flag=flag, message=f"{value[:60]!r} is no JSON", fix="put it in single quotes, its keys in double ones"
+                flag=flag,
+                message=f"{value[:60]!r} is no JSON object",
+                fix="put it in single quotes, its keys in double ones",
             )
 
 

@@ -150,7 +150,7 @@ def load_profile(root: Path, name: str) -> Profile:
 
 def profile_names(root: Path) -> list[str]:
     """Return the names of all profiles of a checkout, the user's own among them, sorted."""
-    return sorted({path.stem for folder in _folders(root) for path in folder.glob("*.yaml")})
+    return sorted({path.stem for folder in _folders(root) for path in folder.glob("*.yaml") if path.is_file()})
 
 
 def with_flags(command: tuple[str, ...], flags: dict[str, str | bool | None]) -> tuple[str, ...]:
@@ -178,6 +178,11 @@ def _path(root: Path, name: str) -> Path:
         return Path(name)
     found = [path for folder in _folders(root) if (path := folder / f"{name}.yaml").is_file()]
     if not found:
+        for path in (folder / f"{name}.yaml" for folder in _folders(root)):
+            if path.is_symlink() and not path.exists():
+                raise UsageError(f"{path} is a link to {path.readlink()}, which is not there", hint="mend or remove it")
+            if path.exists():
+                raise UsageError(f"{path} is no regular file", hint="a profile is a file of YAML")
         raise UsageError(f"there is no profile {name!r}{nearest(name, profile_names(root))}")
     if len(found) > 1:
         raise UsageError(f"{found[0]} and {found[1]} have the same name", hint="rename your own one")

@@ -139,9 +139,14 @@ def image_reference(record: Record) -> str:
 
 def write_record(folder: Path, record: Record) -> Path:
     """Write a record atomically and return its path: one file an image, so a later state replaces the earlier."""
-    path = folder / f"{record.stack}-{record.image_id.removeprefix('sha256:')[:16]}.json"
+    path = record_path(folder, record.stack, record.image_id)
     write_atomic(path, record.text())
     return path
+
+
+def record_path(folder: Path, stack: str, image_id: str) -> Path:
+    """Return where the record of an image is kept."""
+    return folder / f"{stack}-{image_id.removeprefix('sha256:')[:16]}.json"
 
 
 def read_record(path: Path) -> Record:

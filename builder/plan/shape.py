@@ -113,11 +113,13 @@ def read_shape(folder: Path) -> Shape:
     """Return the shape of a checkpoint: config.json, and the sizes of its safetensors files.
 
     Raises:
-        UsageError: There is no config.json, or it lacks a dimension.
+        UsageError: There is no config.json, it lacks a dimension, or a value is of a wrong form.
     """
     path = folder / "config.json"
     try:
         config = json.loads(read_text(path))
+    except RecursionError as trouble:
+        raise UsageError(f"{path} is nested too deeply") from trouble
     except ValueError as trouble:
         raise UsageError(f"{path} is no JSON: {trouble}") from trouble
     if not isinstance(config, dict):
@@ -130,7 +132,8 @@ def shape_of(config: Mapping[str, Any], path: Path) -> Shape:
     """Return the shape that a config says; ``path`` is for messages.
 
     Raises:
-        UsageError: A dimension is missing, or the attention is of a kind whose cache is not known here.
+        UsageError: A dimension is missing, a value is of a wrong form, or the attention is of a kind whose cache is not
+            known here.
     """
     inner = config.get("text_config")
     text = {**config, **inner} if isinstance(inner, dict) else dict(config)
@@ -140,17 +143,17 @@ def shape_of(config: Mapping[str, Any], path: Path) -> Shape:
         _whole(text, key, path) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")
     )
     attention = _attention_layers(text, layers, path)
-    mtp = int(text.get("mtp_num_hidden_layers") or text.get("num_nextn_predict_layers") or 0)
+    mtp = _given(text, path, "mtp_num_hidden_layers", "num_nextn_predict_layers")
     dtype = str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16")
-    quant = config.get("quantization_config") or text.get("quantization_config") or {}
-    experts = int(text.get("num_experts") or text.get("n_routed_experts") or 0)
-    head_dim = int(text.get("head_dim") or hidden // heads)
-    width = int(text.get("moe_intermediate_size") or 0)
-    bits = _bits(quant, BYTES.get(dtype, 2) * 8)
-    plain = any(rule.startswith("-:") and "mtp" in rule for rule in quant.get("dynamic") or ())
+    quant = _mapping(config, "quantization_config", path) or _mapping(text, "quantization_config", path)
+    experts = _given(text, path, "num_experts", "n_routed_experts")
+    head_dim = _given(text, path, "head_dim") or hidden // heads
+    width = _given(text, path, "moe_intermediate_size")
+    bits = _bits(quant, BYTES.get(dtype, 2) * 8, path)
+    plain = any(rule.startswith("-:") and "mtp" in rule for rule in _mapping(quant, "dynamic", path))
     kv_heads = _whole(text, "num_key_value_heads", path)
     query = heads * head_dim * (2 if text.get("attn_output_gate") else 1)
-    mlp = 3 * hidden * (width * experts or int(text.get("intermediate_size") or 0))
+    mlp = 3 * hidden * (width * experts or _given(text, path, "intermediate_size"))
     # of an MTP layer: the matrix that joins two vectors, attention, and its MLP
     mtp_parameters = 2 * hidden * hidden + hidden * (query + 2 * kv_heads * head_dim + heads * head_dim) + mlp
     return Shape(
@@ -162,11 +165,11 @@ def shape_of(config: Mapping[str, Any], path: Path) -> Shape:
         head_dim=head_dim,
         vocabulary=_whole(text, "vocab_size", path),
         tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
-        context=int(text.get("max_position_embeddings") or 0),
+        context=_given(text, path, "max_position_embeddings"),
         mtp_layers=mtp,
         recurrent=_recurrent(text, layers - attention, path),
-        checkpoint_bytes=config.get("checkpoint_bytes"),
-        card_bytes=config.get("card_bytes"),
+        checkpoint_bytes=_given(config, path, "checkpoint_bytes") or None,
+        card_bytes=_given(config, path, "card_bytes") or None,
         expert_bytes=int(layers * experts * 3 * hidden * width * bits / 8),
         experts=experts,
         mtp_bytes=int(mtp * mtp_parameters * (16 if plain else bits) / 8),
@@ -181,8 +184,7 @@ def _attention_layers(text: Mapping[str, Any], layers: int, path: Path) -> int:
             raise UsageError(f"{path}: layer_types has {len(kinds)} entries for {layers} layers")
         # a sliding window keeps less, so counting it whole is on the safe side
         return sum(1 for kind in kinds if kind != "linear_attention")
-    interval = text.get("full_attention_interval")
-    return layers // int(interval) if interval else layers
+    return layers // (_given(text, path, "full_attention_interval") or 1)
 
 
 def _recurrent(text: Mapping[str, Any], layers: int, path: Path) -> Recurrent | None:
@@ -206,12 +208,26 @@ def _whole(text: Mapping[str, Any], key: str, path: Path) -> int:
     return value
 
 
-def _bits(quant: Mapping[str, Any], plain: int) -> float:
+def _given(text: Mapping[str, Any], path: Path, *keys: str) -> int:
+    """Return the first number above 0 among some keys, or 0."""
+    return next((_whole(text, key, path) for key in keys if text.get(key) not in (None, 0)), 0)
+
+
+def _mapping(text: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
+    value = text.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise UsageError(f"{path}: {key} must be a mapping, found {value!r}")
+    return value or {}
+
+
+def _bits(quant: Mapping[str, Any], plain: int, path: Path) -> float:
     """Return the bits of a weight with its share of a group's scale and zero."""
     bits = quant.get("bits") or quant.get("w_bit")
     if not isinstance(bits, int):
         return float(plain)
-    group = int(quant.get("group_size") or 128)
+    group = quant.get("group_size") or 128
+    if not isinstance(group, int):
+        raise UsageError(f"{path}: group_size must be a whole number, found {group!r}")
     return bits + (SCALE_BITS + ZERO_BITS) / group if group > 0 else float(bits)
 
 

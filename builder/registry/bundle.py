@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from builder.registry.loopback import reaches_loopback, serve
 from builder.registry.manifest import Descriptor, pointer
 from builder.registry.pull import Pulled, pull
 from builder.registry.reference import parse_reference
+from builder.registry.relay import drop_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 SIGNATURE = ".sig"
 # What a bundle's repository is called on loopback
 NAME = "gfx1100/bundle"
+_SERVED = re.compile(rf"127\.0\.0\.1:[0-9]+/{NAME}[:@]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +120,7 @@ def load_bundle(
     if len(images) != 1:
         raise UsageError(f"{path} is no bundle: {len(images)} images are in it, and one is expected")
     with serve(layout, NAME) as repository:
-        return pull(
+        pulled = pull(
             engine,
             f"{repository}@{images[0].digest}",
             resumable=False,
@@ -125,6 +128,14 @@ def load_bundle(
             records=records,
             on_progress=on_progress,
         )
+    # each load serves at another port, and one such name is enough
+    image = engine.image(pulled.image.id)
+    names = (*image.tags, *image.repo_digests) if image else ()
+    older = (
+        name for name in names if _SERVED.match(name) and not name.startswith((f"{repository}:", f"{repository}@"))
+    )
+    drop_names(engine, older, on_progress)
+    return pulled
 
 
 def _companions(client: Client, place: Reference) -> Iterator[tuple[Manifest, str]]:

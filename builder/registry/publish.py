@@ -14,10 +14,10 @@ from builder.registry.client import Client
 from builder.registry.reference import parse_repository
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from builder.engine.port import Engine
-    from builder.models.record import Record
+    from builder.models.record import PatchRecord, Record
     from builder.registry.manifest import Manifest
     from builder.registry.reference import Reference
     from builder.settings import Settings
@@ -111,17 +111,29 @@ def publish(
 
 
 def immutable_tag(record: Record) -> str:
-    """Return the tag that says what is inside and never moves: ROCm release, engine commit, hash of the series.
+    """Return the tag of a record's image that never moves.
 
-    The last part is the SHA-256 over a line ``<id> <sha256>`` for each patch in its order. What is not in it (template,
-    base, wheels, a rebuild that came out differently) may make another image of the same name; :func:`publish` adds
-    the first digits of the image's id to the later one's tag.
+    What is not in it (template, base, wheels, a rebuild that came out differently) may make another image of the same
+    name; :func:`publish` adds the first digits of the image's id to the later one's tag.
     """
-    series = "".join(f"{patch.id} {patch.sha256}\n" for patch in record.patches)
-    return f"{record.rocm or 'none'}-{record.commit[:COMMIT_DIGITS]}-{sha256(series)[:SERIES_DIGITS]}"
+    return image_tag(record.rocm, record.commit, record.patches)
 
 
-def _refuse_unverified(engine: Engine, record: Record) -> None:
+def image_tag(rocm: str | None, commit: str, patches: Iterable[PatchRecord]) -> str:
+    """Return the tag that says what is inside: ROCm release, engine commit, hash of the series.
+
+    The last part is the SHA-256 over a line ``<id> <sha256>`` for each patch in its order.
+    """
+    series = "".join(f"{patch.id} {patch.sha256}\n" for patch in patches)
+    return f"{rocm or 'none'}-{commit[:COMMIT_DIGITS]}-{sha256(series)[:SERIES_DIGITS]}"
+
+
+def require_verified(record: Record) -> None:
+    """Refuse an image that was not verified, or failed.
+
+    Raises:
+        VerifyError: Which of the two it is.
+    """
     again = f"run `gfx1100 build {record.stack}` again"
     if record.verification is None:
         raise VerifyError(f"the image {record.image_id} of {record.stack} was never verified", hint=again)
@@ -130,8 +142,15 @@ def _refuse_unverified(engine: Engine, record: Record) -> None:
         raise VerifyError(
             f"the image {record.image_id} of {record.stack} failed its verification: {failed}", hint=again
         )
+
+
+def _refuse_unverified(engine: Engine, record: Record) -> None:
+    require_verified(record)
     if engine.image(record.image_id) is None:
-        raise VerifyError(f"{engine.name} no longer has the verified image {record.image_id}", hint=again)
+        raise VerifyError(
+            f"{engine.name} no longer has the verified image {record.image_id}",
+            hint=f"run `gfx1100 build {record.stack}` again",
+        )
 
 
 def _refuse_other_stack(client: Client, moving: Reference, record: Record) -> None:

@@ -75,10 +75,13 @@ def parse_reference(text: str) -> Reference:
         UsageError: It is no reference; says which part is wrong.
     """
     if "://" in text:
-        raise UsageError(f"the image {text!r} is a URL", hint="write host/name:tag or host/name@sha256:…")
+        raise UsageError(f"the image {_masked(text)!r} is a URL", hint="write host/name:tag or host/name@sha256:…")
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
-        raise UsageError(f"the image {text!r}: {digest!r} is no digest", hint="a digest is sha256: and 64 hex digits")
+        raise UsageError(
+            f"the image {_masked(text)!r}: what follows the @ is no digest",
+            hint="a digest is sha256: and 64 hex digits; a user and a password are given with `docker login`",
+        )
     head, slash, last = rest.rpartition("/")
     last, colon, tag = last.partition(":")
     if colon and not _TAG.fullmatch(tag):
@@ -112,6 +115,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(bare.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _masked(text: str) -> str:
+    """Return a text without what stands before its last @: people put their password there."""
+    _, at, rest = text.rpartition("@")
+    return f"…@{rest}" if at else text
 
 
 def _host_and_name(path: str) -> tuple[str, str]:

@@ -69,13 +69,18 @@ def tidy(
 ) -> None:
     """Take away what a pull needs no more: the parts, and the names of relays, also those that killed pulls left."""
     image = engine.image(str(place))
-    for name in filter(_SERVED.match, image.repo_digests if image else ()):
+    drop_names(engine, filter(_SERVED.match, image.repo_digests if image else ()), on_progress)
+    for digest in blobs:
+        part_path(parts, digest).unlink(missing_ok=True)
+
+
+def drop_names(engine: Engine, names: Iterable[str], on_progress: Callable[[str], None]) -> None:
+    """Take names from an image; one that a container still needs stays, and a line says so."""
+    for name in names:
         try:
             engine.untag(name)
         except HostError as trouble:
             on_progress(f"the name {name} stays: {trouble.message}")
-    for digest in blobs:
-        part_path(parts, digest).unlink(missing_ok=True)
 
 
 def pull_through(relay: Relay, engine: Engine, on_progress: Callable[[str], None]) -> bool:

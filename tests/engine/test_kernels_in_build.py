@@ -17,6 +17,7 @@ from builder.kernels.triton import VERSION
 from builder.models.kernels import TritonTarget
 from builder.models.lock import load_lock
 from builder.models.stack import load_stack
+from builder.registry.publish import immutable_tag
 from builder.stage.context import Origin, make_context
 from builder.stage.inputs import series_of
 
@@ -103,7 +104,7 @@ def test_the_record_leads_to_the_figures_of_the_builds_own_compiler(built, recor
 def test_a_budget_that_a_patched_kernel_breaks_ends_the_build_before_the_native_stage(
     engine, settings, built, mine, tmp_path, changed, proof, told
 ):
-    tag = f"gfx1100/smoke:{built.commit[:12]}"
+    tag = f"gfx1100/smoke:{immutable_tag(built)}"
     console, before = Steps(), engine.image(tag)
     stack, lock = load_stack(ROOT, "smoke"), load_lock(ROOT, "smoke")
     origin = mine(**PACK, replacement=changed, proof=proof)

@@ -10,7 +10,7 @@ from smoke_image import build_smoke, twin
 
 from builder.errors import BuildError, VerifyError
 from builder.models.record import image_reference
-from builder.registry.publish import publish
+from builder.registry.publish import immutable_tag, publish
 from builder.registry.pull import pull
 from builder.stage.context import Origin
 
@@ -71,7 +71,7 @@ def test_a_compile_error_is_told_with_its_step_and_its_last_lines(engine, settin
 
 
 def test_a_twin_that_is_not_what_was_verified_is_not_published(engine, registry, settings, built, tmp_path):
-    image = twin(engine, f"gfx1100/smoke:{built.commit[:12]}", "USER 10001", tmp_path)
+    image = twin(engine, f"gfx1100/smoke:{immutable_tag(built)}", "USER 10001", tmp_path)
     with pytest.raises(VerifyError):
         publish(
             engine,

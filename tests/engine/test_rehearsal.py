@@ -18,6 +18,7 @@ from builder.errors import HostError
 from builder.models.lock import load_lock
 from builder.models.stack import Budget, load_stack, stack_names
 from builder.objects import read_library
+from builder.registry.publish import immutable_tag
 from builder.resolve.lock import resolve
 from builder.resolve.wheelhouse import filled
 from builder.stage.context import Origin, make_context
@@ -172,7 +173,7 @@ def test_rocms_libraries_come_from_the_base_of_the_build_in_layers_and_without_w
 ):
     options = {"settings": settings, "jobs": 1, "log": tmp_path / "log", "console": Console()}
     (tmp_path / "rocm").mkdir()
-    (tmp_path / "rocm/Dockerfile").write_text(ROCM.replace("TAG", vllm.commit[:12]))
+    (tmp_path / "rocm/Dockerfile").write_text(ROCM.replace("TAG", immutable_tag(vllm)))
     build_image(engine, tmp_path / "rocm", tags=(f"{names[0]}:test",), **options)
     stack = load_stack(ROOT, "vllm-rehearsal").model_copy(update={"template": "wheel"})
     lock = resolve(ROOT, stack, settings=settings)

@@ -20,6 +20,7 @@ from builder.deploy.spec import Placement
 from builder.deploy.status import status
 from builder.errors import DeployError
 from builder.models.record import image_reference
+from builder.registry.publish import immutable_tag
 from builder.verify.trace import trace
 
 pytestmark = pytest.mark.engine
@@ -94,7 +95,7 @@ def test_a_port_that_is_taken_is_told_and_the_old_one_stays(engine, start, profi
 
 def test_rollback_goes_back_to_the_image_before(engine, start, profile, published, built, tmp_path):
     start()
-    newer = twin(engine, f"gfx1100/smoke:{built.commit[:12]}", "LABEL newer=1\nUSER 10001", tmp_path)
+    newer = twin(engine, f"gfx1100/smoke:{immutable_tag(built)}", "LABEL newer=1\nUSER 10001", tmp_path)
     serve(engine, profile, newer, reference=newer.id, state=tmp_path, console=Console())
     image, entry = rollback_image(engine, profile, state=tmp_path)
     assert (image.id, entry.image) == (built.image_id, image_reference(published))

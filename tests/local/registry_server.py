@@ -288,7 +288,7 @@ class FakeEngine:
         if found not in self.contents:
             return None
         owned = tuple(entry for entry, image_id in self.digests.items() if image_id == found)
-        return Image(id=found, repo_digests=owned)
+        return Image(id=found, repo_digests=owned, tags=tuple(tag for tag, held in self.names.items() if held == found))
 
     def images(self, label):
         return [self.image(found) for found in self.contents]
@@ -332,6 +332,7 @@ class FakeEngine:
     def untag(self, reference):
         self.calls.append(f"untag {reference}")
         self.digests.pop(reference, None)
+        self.names.pop(reference, None)
 
     def pull(self, repository, wanted, *, on_progress):
         self.calls.append(f"pull {repository}@{wanted}")

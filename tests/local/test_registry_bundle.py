@@ -210,3 +210,24 @@ def test_a_bundle_cut_short_is_told(write):
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises((UsageError, VerifyError)):
         Layout(path)
+
+
+def test_a_load_leaves_one_name_of_its_own_and_no_other_is_touched(write, settings, tmp_path, registry, published):
+    engine, path = FakeEngine(registry), write().path
+
+    def load():
+        return load_bundle(engine, path, settings=settings, records=tmp_path / "records", on_progress=[].append)
+
+    first = load().image.id
+    place = published.published
+    engine.tag(first, place.repository, place.tag)
+    for old in (f"127.0.0.1:4/{NAME}:{place.tag}", f"127.0.0.1:4/{NAME}:other"):
+        engine.names[old] = first
+    engine.digests[f"127.0.0.1:4/{NAME}@{place.digest}"] = first
+    assert load().image.id == first
+
+    image = engine.image(first)
+    ours = [name for name in image.tags if NAME in name]
+    assert (len(ours), len(image.repo_digests)) == (1, 1)
+    assert not any("127.0.0.1:4/" in name for name in (*ours, *image.repo_digests))
+    assert f"{place.repository}:{place.tag}" in image.tags

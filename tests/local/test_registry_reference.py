@@ -59,6 +59,22 @@ def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(text, part)
         parse_reference(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("user:secretpw@host.example/app", "docker login"),
+        ("secretpw@host.example/app", "docker login"),
+        ("user:a@secretpw@host.example/app", "docker login"),
+        ("https://user:secretpw@host.example/app", "host/name:tag"),
+    ],
+)
+def test_a_password_before_the_at_sign_is_not_repeated(text, hint):
+    with pytest.raises(UsageError, match=r"host\.example/app") as caught:
+        parse_reference(text)
+    assert "secretpw" not in f"{caught.value.message} {caught.value.hint}"
+    assert hint in caught.value.hint
+
+
 @given(
     st.from_regex(r"[a-z0-9]{1,8}(\.[a-z0-9]{1,8}){1,2}(:[0-9]{1,4})?", fullmatch=True),
     st.from_regex(r"[a-z0-9]{1,8}(/[a-z0-9]{1,8}){0,3}", fullmatch=True),

@@ -7,13 +7,16 @@ import pytest
 from fake_engine import FakeEngine
 
 from builder.build.run import Job, build_stage
+from builder.cli.export import _newest
 from builder.cli.publishing import repository_of
+from builder.cli.serving import _image
 from builder.cli.state import State
 from builder.console import Console
 from builder.engine.address import is_here
 from builder.engine.buildkit import Builder
 from builder.engine.port import Output
-from builder.errors import UsageError
+from builder.errors import UsageError, VerifyError
+from builder.models.profile import load_profile
 from builder.models.record import Published, write_record
 from builder.models.stack import stack_names
 from builder.registry.room import free_bytes
@@ -46,6 +49,17 @@ def test_without_a_setting_the_newest_record_says_where(state, record):
         )
         write_record(state.records, made)
     assert repository_of(state, "smoke") == "127.0.0.1:5000/app1"
+
+
+@pytest.mark.parametrize("verdict", ["failed", None])
+def test_what_failed_or_was_not_verified_is_neither_served_nor_exported(state, record, monkeypatch, verdict):
+    found = verdict and record.verification.model_copy(update={"verdict": verdict})
+    made = record.model_copy(update={"verification": found})
+    monkeypatch.setattr("builder.cli.publishing.newest_record", lambda *_: made)
+    profile = load_profile(Path(__file__).parents[2], "smoke")
+    for take in (lambda: _image(state, profile, None), lambda: _newest(state, profile)):
+        with pytest.raises(VerifyError, match=r"of smoke (failed its verification|was never verified)"):
+            take()
 
 
 def test_when_nothing_says_where_the_setting_is_named(state):

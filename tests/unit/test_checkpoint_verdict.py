@@ -281,6 +281,15 @@ def test_rules_of_a_wrong_shape_are_refused_and_named(tmp_path, method, key, val
         inspect(tiny(tmp_path / "m", config=quantized(quant_method=method, bits=4, **{key: value})))
 
 
+@pytest.mark.parametrize("value", ["gptq", []])
+@pytest.mark.parametrize("file", ["config.json", "quantization_config.json"])
+def test_a_quantization_config_that_is_no_object_is_refused_and_named(tmp_path, file, value):
+    folder = tiny(tmp_path / "m", PLUS)
+    (folder / file).write_text(json.dumps({"architectures": ["X"], "quantization_config": value}))
+    with pytest.raises(UsageError, match=f"{file} quantization_config"):
+        inspect(folder)
+
+
 def test_routed_experts_are_one_layer_and_gates_are_never_quantized(tmp_path):
     tensors = {
         "mtp.layers.0.mlp.experts.gate_up_proj": ("BF16", [2, 2, 2]),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,16 @@ def test_an_expected_error_is_words_on_stderr_and_its_exit_code(run):
     code, out, err = run("lock", "nothing", "--check")
     assert (code, out) == (2, "")
     assert err.startswith("error: there is no stack 'nothing'")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["render", "", "--check"], ["watch", ""], ["watch", "", "--ack"], ["watch", "", "--status"], ["verify", ""]],
+)
+def test_an_empty_name_is_refused(run, arguments):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert "name a" in err
 
 
 def test_with_json_an_error_is_one_document_on_stdout(run):
@@ -270,3 +281,40 @@ def test_a_stage_is_built_with_the_options_of_a_whole_build(run, monkeypatch):
     assert (code, out) == (0, "pushed\n")
     ((job, stage),) = jobs
     assert (stage, job.no_cache, job.offline, job.install, job.settings.jobs) == ("native-build", True, True, False, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "code"),
+    [
+        (signal.SIGTERM, signal.SIG_DFL, 143),
+        (signal.SIGHUP, signal.SIG_DFL, 129),
+        (signal.SIGHUP, signal.SIG_IGN, 0),
+    ],
+)
+def test_a_signal_ends_the_program_through_its_clean_up_unless_it_was_ignored(monkeypatch, name, before, code):
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(name, before)
+    cleaned = []
+
+    def work(_):
+        try:
+            signal.raise_signal(name)
+        finally:
+            cleaned.append(name)
+        return 0
+
+    monkeypatch.setattr("builder.cli._run", work)
+    monkeypatch.setattr("sys.argv", ["gfx1100"])
+    try:
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+    assert (caught.value.code, cleaned) == (code, [name])
+
+
+def test_a_bundle_into_a_folder_is_refused_before_anything_is_asked(run, tmp_path):
+    code, _, err = run("bundle", "nothing-was-built", "-o", str(tmp_path))
+    assert code == UsageError.exit_code
+    assert f"{tmp_path} is a folder" in err

@@ -175,6 +175,26 @@ def test_an_interrupt_brings_the_old_one_back_and_is_not_swallowed(profile, tmp_
     assert read_history(tmp_path, "smoke").entries[-1].note == "KeyboardInterrupt"
 
 
+def test_an_interrupt_while_the_old_one_ends_waits_for_its_end_and_starts_it_again(profile, tmp_path, capsys):
+    class Interrupted(FakeEngine):
+        """Its first stop of the old one is interrupted: that goes on running for a while."""
+
+        def stop(self, container_id, *, timeout):
+            if self.boxes[container_id].name == "gfx1100-smoke" and ("stop", "gfx1100-smoke") not in self.calls:
+                self.calls.append(("stop", "gfx1100-smoke"))
+                raise KeyboardInterrupt
+            super().stop(container_id, timeout=timeout)
+
+    engine = Interrupted([OLD, NEW])
+    start(engine, profile, OLD, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        start(engine, profile, NEW, tmp_path)
+    own = [call for call in engine.calls if call in {("stop", "gfx1100-smoke"), ("start", "gfx1100-smoke")}]
+    assert own[-3:] == [("stop", "gfx1100-smoke"), ("stop", "gfx1100-smoke"), ("start", "gfx1100-smoke")]
+    assert engine.container("gfx1100-smoke").state == "running"
+    assert "smoke was interrupted; the deployment before it runs again" in capsys.readouterr().err
+
+
 def test_what_a_killed_run_left_is_cleared(profile, tmp_path):
     engine = FakeEngine([OLD, NEW])
     start(engine, profile, OLD, tmp_path)

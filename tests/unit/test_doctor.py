@@ -177,6 +177,48 @@ def test_what_is_no_copy_of_a_host_is_refused(tmp_path):
         read_host(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("told", "key"),
+    [
+        ({"nodes": {"kfd": 5}}, "nodes"),
+        ({"nodes": {"kfd": {"gid": 992, "mode": None}}}, "nodes"),
+        ({"nodes": []}, "nodes"),
+        ({"user": 5}, "user"),
+        ({"user": {"groups": 5}}, "user"),
+        ({"user": {"uid": "me"}}, "user"),
+        ({"shm_bytes": "all"}, "shm_bytes"),
+        ({"disk_free": [1]}, "disk_free"),
+        ({"engine": 5}, "engine"),
+        ([], "no JSON object"),
+    ],
+)
+def test_a_host_json_of_a_wrong_form_is_refused_by_its_key(tmp_path, told, key):
+    made_hosts.xtx(tmp_path)
+    (tmp_path / "host.json").write_text(json.dumps(told))
+    with pytest.raises(UsageError, match=rf"host\.json.*{key}"):
+        read_host(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        ("sys/class/kfd/kfd/topology/nodes/1/properties", "simd_count", "nodes/1/properties: simd_count is ''"),
+        ("proc/meminfo", "MemTotal: x", "proc/meminfo: MemTotal is 'x'"),
+    ],
+)
+def test_a_number_of_the_kernel_that_is_none_is_refused_by_its_file_and_key(tmp_path, path, text, message):
+    made_hosts.xtx(tmp_path)
+    made_hosts.put(tmp_path, path, text)
+    with pytest.raises(UsageError, match=message):
+        read_host(tmp_path)
+
+
+def test_limits_that_nobody_can_read_are_left_out(tmp_path):
+    made_hosts.xtx(tmp_path)
+    made_hosts.put(tmp_path, "proc/self/limits", "")
+    assert found(of(tmp_path), "limits") == []
+
+
 def test_the_reader_runs_by_itself_and_says_the_same(tmp_path):
     made_hosts.xtx(tmp_path)
     done = subprocess.run(

@@ -1,11 +1,14 @@
 """What docker-py's client is asked, over engines that answer as they like."""
 
+import time
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import docker.errors
 import pytest
 import requests
 
+from builder.engine import sandbox
 from builder.engine.docker import DockerEngine
 from builder.errors import HostError
 
@@ -72,3 +75,40 @@ def test_images_lie_with_the_systems_containerd_when_its_store_keeps_them(store,
     engine.name = "docker"
     engine._ask = SimpleNamespace(info=lambda: told)
     assert str(engine.data_root()) == root
+
+
+class Crowd:
+    """A client with one-shot containers: (seconds since they were made, seconds since their end or None)."""
+
+    def __init__(self, refused=None, **boxes):
+        self.boxes, self.refused, self.removed = boxes, refused, []
+
+    def containers(self, *, all, filters):  # noqa: A002 - docker-py's own word
+        assert (all, filters["label"]) == (True, ["org.gfx1100.purpose=one-shot"])
+        assert "running" not in filters["status"]
+        return [{"Id": name, "Created": int(time.time() - made)} for name, (made, _) in self.boxes.items()]
+
+    def inspect_container(self, name):
+        ended = self.boxes[name][1]
+        at = "0001-01-01T00:00:00Z" if ended is None else f"{datetime.fromtimestamp(time.time() - ended, UTC):%FT%T}Z"
+        return {"State": {"FinishedAt": at.replace("Z", ".123456789Z") if ended else at}}
+
+    def create_container(self, *_, **__):
+        return {"Id": "new"}
+
+    def remove_container(self, name, **_):
+        if self.refused and name != "new":
+            raise refusal(self.refused)
+        self.removed.append(name)
+
+
+def test_one_shot_containers_of_killed_programs_go_and_fresh_ones_stay():
+    client = Crowd(killed=(9000, 8000), never_ran=(9000, None), just_made=(60, None), just_ended=(9000, 60))
+    assert sandbox.read_files(client, "image", [], limit=1) == {}
+    assert client.removed == ["killed", "never_ran", "new"]
+
+
+def test_a_leftover_that_another_program_removes_disturbs_nobody_and_a_fault_is_told():
+    assert sandbox.read_files(Crowd(refused=409, killed=(9000, 8000)), "image", [], limit=1) == {}
+    with pytest.raises(docker.errors.APIError):
+        sandbox.read_files(Crowd(refused=500, killed=(9000, 8000)), "image", [], limit=1)

@@ -381,3 +381,34 @@ def test_a_number_in_range_passes_and_so_does_a_variable(flags):
 def test_every_card_needs_its_render_node(devices, found):
     command = of_docker_run(shlex.split(f"docker run {devices} vllm vllm serve m -tp 2"))
     assert ("a-render-node-for-each-card" in ids(command)) is found
+
+
+@pytest.mark.parametrize("wrong", ["command: 5", "entrypoint: true", "command: {a: b}", "environment: 1.5"])
+def test_a_compose_key_of_a_wrong_form_is_told_with_its_service(tmp_path, wrong):
+    path = tmp_path / "compose.yaml"
+    path.write_text(f"services:\n  llm:\n    image: i\n    {wrong}\n")
+    with pytest.raises(UsageError, match=rf"compose\.yaml: {wrong.split(':')[0]} of llm"):
+        of_compose(path)
+
+
+def test_a_huge_compose_file_is_not_read(tmp_path):
+    path = tmp_path / "compose.yaml"
+    path.write_text("services: {llm: {command: vllm serve m}}\n" + "#" * (1 << 20))
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
+        of_compose(path)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "told"),
+    [
+        ("--kv-transfer-config", "[]", True),
+        ("--speculative-config", "5", True),
+        ("--override-generation-config", "auto", True),
+        ("--compilation-config", "[3]", True),
+        ("--compilation-config", "3", False),
+        ("--kv-transfer-config", "${KV}", False),
+    ],
+)
+def test_a_json_flag_without_an_object_is_told_where_vllm_takes_nothing_else(flag, value, told):
+    found = lint(of_words(["vllm", "serve", "m", flag, value]))
+    assert ("json-flags-are-json" in {one.rule.id for one in found}) == told

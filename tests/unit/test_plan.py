@@ -171,6 +171,42 @@ def test_a_config_that_lacks_a_dimension_is_refused_by_its_name(change, message)
         shape_of(config, CONFIG)
 
 
+@pytest.mark.parametrize("value", ["many", [1], {"a": 1}])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("head_dim", "mtp_num_hidden_layers", "num_experts", "max_position_embeddings", "intermediate_size"),
+        *("full_attention_interval", "moe_intermediate_size", "checkpoint_bytes"),
+    ],
+)
+def test_a_number_of_a_config_that_is_none_is_refused_by_its_name(key, value):
+    config = json.loads(CONFIG.read_text())
+    config["text_config"].pop("layer_types", None)
+    inner = config if key == "checkpoint_bytes" else config["text_config"]
+    inner[key] = value
+    with pytest.raises(UsageError, match=f"{key} must be a whole number"):
+        shape_of(config, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        *((value, "quantization_config must be") for value in ("gptq", [], ["gptq"], float("nan"))),
+        ({"bits": 4, "group_size": "x"}, "group_size must be"),
+        ({"dynamic": 5}, "dynamic must be"),
+    ],
+)
+def test_a_quantization_config_of_a_wrong_form_is_refused(value, message):
+    with pytest.raises(UsageError, match=message):
+        shape_of({**json.loads(CONFIG.read_text()), "quantization_config": value}, CONFIG)
+
+
+def test_a_config_that_is_nested_too_deeply_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"a":' * 5000 + "1" + "}" * 5000)
+    with pytest.raises(UsageError, match="nested too deeply"):
+        read_shape(tmp_path)
+
+
 def test_a_dense_model_without_recurrent_layers_has_blocks_of_sixteen():
     config = {
         "model_type": "qwen3",

@@ -131,3 +131,15 @@ def test_a_flag_is_set_in_its_place_added_and_taken_out():
     command = ("m", "--a", "1", "--sizes", "1", "2", "4", "--b=2", "--bare")
     assert with_flags(command, {"--sizes": "8", "--b": "3"}) == ("m", "--a", "1", "--sizes", "8", "--b", "3", "--bare")
     assert with_flags(command, {"--sizes": None, "--bare": False, "--c": True}) == ("m", "--a", "1", "--b=2", "--c")
+
+
+def test_what_has_the_name_of_a_profile_and_is_none_is_told(tmp_path):
+    folder = tmp_path / "profiles.local"
+    (folder / "dir.yaml").mkdir(parents=True)
+    (folder / "link.yaml").symlink_to("nowhere.yaml")
+
+    with pytest.raises(UsageError, match=r"profiles.local/dir.yaml is no regular file"):
+        load_profile(tmp_path, "dir")
+    with pytest.raises(UsageError, match=r"link.yaml is a link to nowhere.yaml, which is not there"):
+        load_profile(tmp_path, "link")
+    assert profile_names(tmp_path) == []
