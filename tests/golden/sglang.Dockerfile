@@ -79,8 +79,11 @@ FROM toolchain AS native-build
 WORKDIR /src
 COPY --from=native-inputs /in/ ./
 WORKDIR /src/python/sglang/kernels/aot
+# torch's builder calls the compiler that PYTORCH_NVCC names, for HIP too
 RUN --mount=type=secret,id=jobs \
-    MAX_JOBS="$(cat /run/secrets/jobs 2>/dev/null || echo 1)" \
+    --mount=type=cache,id=ccache-sglang-gfx1100-rocm7.2-py3.12,target=/root/.ccache \
+    MAX_JOBS="$(cat /run/secrets/jobs 2>/dev/null || echo 1)" CCACHE_DIR=/root/.ccache CCACHE_BASEDIR=/src \
+    PYTORCH_NVCC="ccache /opt/rocm/bin/hipcc" \
     python3 setup_rocm.py bdist_wheel --dist-dir /native
 
 # the all-reduce extension is keyed by a hash of its sources, so they stay where it was built; with its library beside them
