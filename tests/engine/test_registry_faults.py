@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,9 @@ class TestResuming:
         def watch(piece):
             if not sent and self.kept(site) >= size:
                 sent.append(child.send_signal(by))
+            if sent:
+                # the rest comes slowly, or the whole image is there before a busy process sees its signal
+                time.sleep(0.05)
             return piece
 
         site.proxy.fault("GET", "/blobs/", change=watch, times=99)
