@@ -27,11 +27,11 @@ HINTS = {
         "the registry speaks plain http: use a loopback address, or list it as insecure-registries of the engine",
     r"x509|certificate":
         "the engine does not trust the registry's certificate: put its CA into /etc/docker/certs.d/<registry>/ca.crt",
-    r"toomanyrequests|too many requests|\b429\b|rate limit":
+    r"toomanyrequests|too many requests|rate limit":
         "the registry limits how often it is asked: log in with `docker login`, or wait, then try again",
-    r"\b413\b|entity too large":
+    r"HTTP 413|unexpected (?:HTTP )?status.* 413|entity too large":
         "the registry, or a proxy before it, takes no layer of this size: raise its limit, or take another registry",
-    r"\b50[0-9]\b|internal server error|bad gateway|service unavailable|deadline exceeded":
+    r"unexpected (?:HTTP )?status.* 5[0-9]{2}\b|bad gateway|service unavailable|/v2/.*deadline exceeded":
         "the registry has a fault or is overloaded: try again; finished layers are kept",
     r"no such host|connection refused|i/o timeout|handshake timeout|network is unreachable|EOF|connection reset":
         "the registry cannot be reached from the engine's host: check its address and the network, then try again",

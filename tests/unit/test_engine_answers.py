@@ -39,7 +39,8 @@ def test_a_push_that_names_no_digest_has_none(status):
         ("toomanyrequests: you have reached your pull rate limit", "docker login"),
         ("error parsing HTTP 413 response body", "takes no layer of this size"),
         ("received unexpected HTTP status: 503 Service Unavailable", "try again"),
-        ("context deadline exceeded", "try again"),
+        ("unexpected status from HEAD request to https://h/v2/x: 500 Internal Server Error", "try again"),
+        ('Get "https://h/v2/": context deadline exceeded', "try again"),
         ("write /x: no space left on device", "docker system df"),
     ],
 )
@@ -48,6 +49,14 @@ def test_an_error_in_the_stream_is_raised_with_the_daemons_words_and_a_next_step
         answers.follow_transfer([{"errorDetail": {"message": said}, "error": said}], "push x", print)
     assert said in caught.value.message
     assert step in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["500 Server Error for http+docker://localhost/v1.41/containers/x/start", "context deadline exceeded", "port 502"],
+)
+def test_a_fault_of_the_engine_is_not_told_as_one_of_the_registry(said):
+    assert answers.hint(said) == ""
 
 
 def test_a_stream_is_read_to_its_end_after_an_error_so_that_the_connection_is_given_back():
