@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from builder.console import Console
-    from builder.engine.port import Engine
+    from builder.engine.port import Engine, Image
     from builder.settings import Settings
 
 BUILD_SECONDS = 12 * 3600  # a full build of vLLM's kernels takes up to 2 h; only a hanging one comes here
@@ -38,16 +38,21 @@ class BuiltImage:
     """What a build made.
 
     Attributes:
-        image_id: The engine's id of the image.
+        image: The engine's image.
         seconds: Wall time, tries after network faults included.
         steps: Instructions of the Dockerfile that the build went through, FROM not counted.
         cached_steps: How many of them came from the cache.
     """
 
-    image_id: str
+    image: Image
     seconds: float
     steps: int
     cached_steps: int
+
+    @property
+    def image_id(self) -> str:
+        """The engine's id of the image."""
+        return self.image.id
 
 
 def build_image(
@@ -131,7 +136,7 @@ def build_image(
         )
     instructions = [step for step in output.steps.values() if step.is_instruction]
     return BuiltImage(
-        image_id=image.id,
+        image=image,
         seconds=round(time.monotonic() - began, 1),
         steps=len(instructions),
         cached_steps=sum(step.state == "cached" for step in instructions),

@@ -19,7 +19,7 @@ from builder.build.kernels import proofs_of
 from builder.build.preflight import Needs, preflight
 from builder.engine.base import bootstrap_base
 from builder.engine.buildkit import find_builder
-from builder.errors import BuildError, UsageError, VerifyError
+from builder.errors import UsageError, VerifyError
 from builder.files import canonical_json, sha256, sha256_file, write_atomic
 from builder.models.record import Record, read_record, record_path, timestamp, write_record
 from builder.registry.publish import image_tag
@@ -101,7 +101,7 @@ def build(job: Job, records: Path) -> tuple[Record, Path]:
     job.console.step(
         f"built {built.image_id[:19]} in {built.seconds:.1f} s, {built.cached_steps} of {built.steps} steps cached"
     )
-    return _verified(job, context, built.image_id, kernels, records)
+    return _verified(job, context, built.image, kernels, records)
 
 
 def build_stage(job: Job, stage: str) -> str:
@@ -180,13 +180,8 @@ def _staged(job: Job) -> Iterator[tuple[Context, Callable[..., BuiltImage], Repo
         yield context, image, kernels
 
 
-def _verified(job: Job, context: Context, image_id: str, kernels: Report | None, records: Path) -> tuple[Record, Path]:
+def _verified(job: Job, context: Context, image: Image, kernels: Report | None, records: Path) -> tuple[Record, Path]:
     stack, console = job.stack, job.console
-    image = job.engine.image(image_id)
-    if image is None:
-        raise BuildError(
-            f"the engine has no image {image_id} after the build", hint="is something else pruning images?"
-        )
     examination = verify(job.engine, image, stack, job.series())
     reports = records.parent / "reports"
     examination.keep(reports)
